@@ -1314,24 +1314,35 @@ rows1:
 	XORQ R14, R14
 
 rows1_pair:
-	MOVQ  dy_base+32(FP), SI
-	LEAQ  (SI)(R8*2), R9
-	ADDQ  R8, R9
-	LEAQ  (R9)(R8*2), R10
-	ADDQ  R8, R10
-	MOVQ  R12, BX
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	MOVQ  n+104(FP), CX
-	SHRQ  $0x05, CX
+	MOVQ   dy_base+32(FP), SI
+	LEAQ   (SI)(R8*2), R9
+	ADDQ   R8, R9
+	LEAQ   (R9)(R8*2), R10
+	ADDQ   R8, R10
+	MOVQ   R12, BX
+	VPXOR  Y0, Y0, Y0
+	VPXOR  Y1, Y1, Y1
+	MOVQ   n+104(FP), CX
+	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows1_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows1_panel:
-	TESTQ       CX, CX
-	JZ          rows1_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows1_tail
+	CMPQ  CX, $+4
+	JNE   rows1_fetch
+	LEAQ  256(R12), DX
+
+rows1_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Y8
 	VMOVUPS     (BX)(R14*1), Y9
 	VMOVUPS     (SI), Y10
@@ -1354,6 +1365,7 @@ rows1_panel:
 	VFMADD231PS Y9, Y10, Y1
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -1428,26 +1440,37 @@ rows2:
 	XORQ R14, R14
 
 rows2_pair:
-	MOVQ  dy_base+32(FP), SI
-	LEAQ  (SI)(R8*2), R9
-	ADDQ  R8, R9
-	LEAQ  (R9)(R8*2), R10
-	ADDQ  R8, R10
-	MOVQ  R12, BX
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	MOVQ  n+104(FP), CX
-	SHRQ  $0x05, CX
+	MOVQ   dy_base+32(FP), SI
+	LEAQ   (SI)(R8*2), R9
+	ADDQ   R8, R9
+	LEAQ   (R9)(R8*2), R10
+	ADDQ   R8, R10
+	MOVQ   R12, BX
+	VPXOR  Y0, Y0, Y0
+	VPXOR  Y1, Y1, Y1
+	VPXOR  Y2, Y2, Y2
+	VPXOR  Y3, Y3, Y3
+	MOVQ   n+104(FP), CX
+	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows2_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows2_panel:
-	TESTQ       CX, CX
-	JZ          rows2_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows2_tail
+	CMPQ  CX, $+4
+	JNE   rows2_fetch
+	LEAQ  256(R12), DX
+
+rows2_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Y8
 	VMOVUPS     (BX)(R14*1), Y9
 	VMOVUPS     (SI), Y10
@@ -1482,6 +1505,7 @@ rows2_panel:
 	VFMADD231PS Y9, Y11, Y3
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -1563,28 +1587,39 @@ rows3:
 	XORQ R14, R14
 
 rows3_pair:
-	MOVQ  dy_base+32(FP), SI
-	LEAQ  (SI)(R8*2), R9
-	ADDQ  R8, R9
-	LEAQ  (R9)(R8*2), R10
-	ADDQ  R8, R10
-	MOVQ  R12, BX
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	MOVQ  n+104(FP), CX
-	SHRQ  $0x05, CX
+	MOVQ   dy_base+32(FP), SI
+	LEAQ   (SI)(R8*2), R9
+	ADDQ   R8, R9
+	LEAQ   (R9)(R8*2), R10
+	ADDQ   R8, R10
+	MOVQ   R12, BX
+	VPXOR  Y0, Y0, Y0
+	VPXOR  Y1, Y1, Y1
+	VPXOR  Y2, Y2, Y2
+	VPXOR  Y3, Y3, Y3
+	VPXOR  Y4, Y4, Y4
+	VPXOR  Y5, Y5, Y5
+	MOVQ   n+104(FP), CX
+	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows3_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows3_panel:
-	TESTQ       CX, CX
-	JZ          rows3_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows3_tail
+	CMPQ  CX, $+4
+	JNE   rows3_fetch
+	LEAQ  256(R12), DX
+
+rows3_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Y8
 	VMOVUPS     (BX)(R14*1), Y9
 	VMOVUPS     (SI), Y10
@@ -1631,6 +1666,7 @@ rows3_panel:
 	VFMADD231PS Y9, Y12, Y5
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -1721,30 +1757,41 @@ rows4:
 	XORQ R14, R14
 
 rows4_pair:
-	MOVQ  dy_base+32(FP), SI
-	LEAQ  (SI)(R8*2), R9
-	ADDQ  R8, R9
-	LEAQ  (R9)(R8*2), R10
-	ADDQ  R8, R10
-	MOVQ  R12, BX
-	VPXOR Y0, Y0, Y0
-	VPXOR Y1, Y1, Y1
-	VPXOR Y2, Y2, Y2
-	VPXOR Y3, Y3, Y3
-	VPXOR Y4, Y4, Y4
-	VPXOR Y5, Y5, Y5
-	VPXOR Y6, Y6, Y6
-	VPXOR Y7, Y7, Y7
-	MOVQ  n+104(FP), CX
-	SHRQ  $0x05, CX
+	MOVQ   dy_base+32(FP), SI
+	LEAQ   (SI)(R8*2), R9
+	ADDQ   R8, R9
+	LEAQ   (R9)(R8*2), R10
+	ADDQ   R8, R10
+	MOVQ   R12, BX
+	VPXOR  Y0, Y0, Y0
+	VPXOR  Y1, Y1, Y1
+	VPXOR  Y2, Y2, Y2
+	VPXOR  Y3, Y3, Y3
+	VPXOR  Y4, Y4, Y4
+	VPXOR  Y5, Y5, Y5
+	VPXOR  Y6, Y6, Y6
+	VPXOR  Y7, Y7, Y7
+	MOVQ   n+104(FP), CX
+	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows4_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows4_panel:
-	TESTQ       CX, CX
-	JZ          rows4_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows4_tail
+	CMPQ  CX, $+4
+	JNE   rows4_fetch
+	LEAQ  256(R12), DX
+
+rows4_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Y8
 	VMOVUPS     (BX)(R14*1), Y9
 	VMOVUPS     (SI), Y10
@@ -1803,6 +1850,7 @@ rows4_panel:
 	VFMADD231PS Y9, Y13, Y7
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -5755,14 +5803,25 @@ rows1_pair:
 	VPXORD Z1, Z1, Z1
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows1_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows1_panel:
-	TESTQ       CX, CX
-	JZ          rows1_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows1_tail
+	CMPQ  CX, $+4
+	JNE   rows1_fetch
+	LEAQ  256(R12), DX
+
+rows1_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -5775,6 +5834,7 @@ rows1_panel:
 	VFMADD231PS Z17, Z18, Z1
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -5884,14 +5944,25 @@ rows2_pair:
 	VPXORD Z3, Z3, Z3
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows2_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows2_panel:
-	TESTQ       CX, CX
-	JZ          rows2_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows2_tail
+	CMPQ  CX, $+4
+	JNE   rows2_fetch
+	LEAQ  256(R12), DX
+
+rows2_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -5910,6 +5981,7 @@ rows2_panel:
 	VFMADD231PS Z17, Z19, Z3
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6028,14 +6100,25 @@ rows3_pair:
 	VPXORD Z5, Z5, Z5
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows3_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows3_panel:
-	TESTQ       CX, CX
-	JZ          rows3_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows3_tail
+	CMPQ  CX, $+4
+	JNE   rows3_fetch
+	LEAQ  256(R12), DX
+
+rows3_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -6060,6 +6143,7 @@ rows3_panel:
 	VFMADD231PS Z17, Z20, Z5
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6189,14 +6273,25 @@ rows4_pair:
 	VPXORD Z7, Z7, Z7
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows4_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows4_panel:
-	TESTQ       CX, CX
-	JZ          rows4_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows4_tail
+	CMPQ  CX, $+4
+	JNE   rows4_fetch
+	LEAQ  256(R12), DX
+
+rows4_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -6227,6 +6322,7 @@ rows4_panel:
 	VFMADD231PS Z17, Z21, Z7
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6365,14 +6461,25 @@ rows5_pair:
 	VPXORD Z9, Z9, Z9
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows5_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows5_panel:
-	TESTQ       CX, CX
-	JZ          rows5_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows5_tail
+	CMPQ  CX, $+4
+	JNE   rows5_fetch
+	LEAQ  256(R12), DX
+
+rows5_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -6409,6 +6516,7 @@ rows5_panel:
 	VFMADD231PS Z17, Z18, Z9
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6558,14 +6666,25 @@ rows6_pair:
 	VPXORD Z11, Z11, Z11
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows6_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows6_panel:
-	TESTQ       CX, CX
-	JZ          rows6_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows6_tail
+	CMPQ  CX, $+4
+	JNE   rows6_fetch
+	LEAQ  256(R12), DX
+
+rows6_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -6608,6 +6727,7 @@ rows6_panel:
 	VFMADD231PS Z17, Z19, Z11
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6766,14 +6886,25 @@ rows7_pair:
 	VPXORD Z13, Z13, Z13
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows7_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows7_panel:
-	TESTQ       CX, CX
-	JZ          rows7_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows7_tail
+	CMPQ  CX, $+4
+	JNE   rows7_fetch
+	LEAQ  256(R12), DX
+
+rows7_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -6822,6 +6953,7 @@ rows7_panel:
 	VFMADD231PS Z17, Z20, Z13
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10
@@ -6991,14 +7123,25 @@ rows8_pair:
 	VPXORD Z15, Z15, Z15
 	MOVQ   n+104(FP), CX
 	SHRQ   $0x05, CX
+	LEAQ   256(R12), DX
+	CMPQ   CX, $+4
+	JLE    rows8_panel
+	MOVQ   panelStride+96(FP), AX
+	IMUL3Q $+16, AX, DX
+	ADDQ   R12, DX
 
 rows8_panel:
-	TESTQ       CX, CX
-	JZ          rows8_tail
-	PREFETCHT0  512(BX)
-	PREFETCHT0  576(BX)
-	PREFETCHT0  640(BX)
-	PREFETCHT0  704(BX)
+	TESTQ CX, CX
+	JZ    rows8_tail
+	CMPQ  CX, $+4
+	JNE   rows8_fetch
+	LEAQ  256(R12), DX
+
+rows8_fetch:
+	PREFETCHT0  (DX)
+	PREFETCHT0  64(DX)
+	PREFETCHT0  128(DX)
+	PREFETCHT0  192(DX)
 	VMOVUPS     (BX), Z16
 	VMOVUPS     (BX)(R14*1), Z17
 	VMOVUPS     (SI), Z18
@@ -7053,6 +7196,7 @@ rows8_panel:
 	VFMADD231PS Z17, Z21, Z15
 	MOVQ        panelStride+96(FP), AX
 	LEAQ        (BX)(AX*4), BX
+	LEAQ        (DX)(AX*4), DX
 	ADDQ        $+128, SI
 	ADDQ        $+128, R9
 	ADDQ        $+128, R10

@@ -8,6 +8,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
+// prefetchPanels is how many panels ahead of its use a row is fetched.
+const prefetchPanels = 4
+
 // inputGrad writes up to w.rows rows of `count` columns of dy @ b^T: two
 // columns at a time, each a dot product along a row of all panels. Lane l of
 // an accumulator holds the chain over the columns n = l modulo w.lanes; one
@@ -18,7 +21,7 @@ func inputGrad(w width) {
 	Pragma("noescape")
 	dx, lddx := RDI, R11
 	dy := rowPointers{row0: RSI, row3: R9, row6: R10, stride: R8}
-	b, bStart, panels, second, count := RBX, R12, RCX, R14, R13
+	b, bStart, panels, second, count, ahead := RBX, R12, RCX, R14, R13, RDX
 	Load(Param("dx").Base(), dx)
 	Load(Param("lddx"), lddx)
 	SHLQ(Imm(2), lddx)
@@ -58,17 +61,30 @@ func inputGrad(w width) {
 		}
 		Load(Param("n"), panels)
 		SHRQ(Imm(5), panels)
+		// The lines of one row in all panels may share one set of the nearest
+		// cache: fetch few panels ahead, then the first panels of the next pair.
+		LEAQ(Mem{Base: bStart, Disp: 2 * panelBytes}, ahead)
+		CMPQ(panels, number(prefetchPanels))
+		JLE(LabelRef(name("panel")))
+		Load(Param("panelStride"), RAX)
+		IMUL3Q(number(4*prefetchPanels), RAX, ahead)
+		ADDQ(bStart, ahead)
 		Label(name("panel"))
 		TESTQ(panels, panels)
 		JZ(LabelRef(name("tail")))
+		CMPQ(panels, number(prefetchPanels))
+		JNE(LabelRef(name("fetch")))
+		LEAQ(Mem{Base: bStart, Disp: 2 * panelBytes}, ahead)
+		Label(name("fetch"))
 		for line := 0; line < 2*panelBytes; line += 64 {
-			PREFETCHT0(Mem{Base: b, Disp: 4*panelBytes + line})
+			PREFETCHT0(Mem{Base: ahead, Disp: line})
 		}
 		for offset := 0; offset < panelBytes; offset += w.bytes() {
 			step(offset, false)
 		}
 		Load(Param("panelStride"), RAX)
 		LEAQ(Mem{Base: b, Index: RAX, Scale: 4}, b)
+		LEAQ(Mem{Base: ahead, Index: RAX, Scale: 4}, ahead)
 		dy.advance(panelBytes)
 		DECQ(panels)
 		JMP(LabelRef(name("panel")))
