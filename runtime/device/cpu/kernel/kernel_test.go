@@ -265,22 +265,25 @@ func TestElementwiseAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernels := map[string]func(p *Path, dst, a, b []float32){
-		"Add":         func(p *Path, dst, a, b []float32) { p.Add(dst, a, b) },
-		"Sub":         func(p *Path, dst, a, b []float32) { p.Sub(dst, a, b) },
-		"Mul":         func(p *Path, dst, a, b []float32) { p.Mul(dst, a, b) },
-		"Scale":       func(p *Path, dst, a, b []float32) { p.Scale(dst, a, 0.3) },
-		"ReLU":        func(p *Path, dst, a, b []float32) { p.ReLU(dst, a) },
-		"ReLUGrad":    func(p *Path, dst, a, b []float32) { p.ReLUGrad(dst, a, b) },
-		"MultiplyAdd": func(p *Path, dst, a, b []float32) { p.MultiplyAdd(dst, a, b, 0.3) },
-		"SGD":         func(p *Path, dst, a, b []float32) { copy(dst, a); p.SGD(dst, b, 0.3) },
-		"ColumnSums": func(p *Path, dst, a, b []float32) {
+	kernels := []struct {
+		name string
+		run  func(p *Path, dst, a, b []float32)
+	}{
+		{"Add", func(p *Path, dst, a, b []float32) { p.Add(dst, a, b) }},
+		{"Sub", func(p *Path, dst, a, b []float32) { p.Sub(dst, a, b) }},
+		{"Mul", func(p *Path, dst, a, b []float32) { p.Mul(dst, a, b) }},
+		{"Scale", func(p *Path, dst, a, b []float32) { p.Scale(dst, a, 0.3) }},
+		{"ReLU", func(p *Path, dst, a, b []float32) { p.ReLU(dst, a) }},
+		{"ReLUGrad", func(p *Path, dst, a, b []float32) { p.ReLUGrad(dst, a, b) }},
+		{"MultiplyAdd", func(p *Path, dst, a, b []float32) { p.MultiplyAdd(dst, a, b, 0.3) }},
+		{"SGD", func(p *Path, dst, a, b []float32) { copy(dst, a); p.SGD(dst, b, 0.3) }},
+		{"ColumnSums", func(p *Path, dst, a, b []float32) {
 			p.ColumnSums(dst, a, 1, len(a), false)
 			p.ColumnSums(dst, b, 1, len(b), true)
-		},
+		}},
 	}
 	for _, p := range available(t) {
-		for name, kernel := range kernels {
+		for _, kernel := range kernels {
 			for n := range 150 {
 				a, b := guarded(random, n), guarded(random, n)
 				for i := range n {
@@ -292,12 +295,12 @@ func TestElementwiseAgree(t *testing.T) {
 					}
 				}
 				got, want := make([]float32, n), make([]float32, n)
-				kernel(p, got, a, b)
-				kernel(reference, want, a, b)
+				kernel.run(p, got, a, b)
+				kernel.run(reference, want, a, b)
 				for i := range n {
 					nan := got[i] != got[i] && want[i] != want[i]
 					if !nan && math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-						t.Fatalf("%s %s(%g, %g) = %g, want %g (element %d of %d)", p.Name(), name, a[i], b[i], got[i], want[i], i, n)
+						t.Fatalf("%s %s(%g, %g) = %g, want %g (element %d of %d)", p.Name(), kernel.name, a[i], b[i], got[i], want[i], i, n)
 					}
 				}
 			}
