@@ -1,0 +1,139 @@
+package ir
+
+import "fmt"
+
+// Inlined says what became of the operations of an inlined callee.
+type Inlined struct {
+	Results []ValueID
+	Ops     []*Op // by OpID of the callee; nil where there was none
+}
+
+// Inline appends the body of a call to f: the operations of call.Callee with values mapped to args. The operations get
+// the scope `instance` below the call's scope, a scope of their own below it for each scope inside, and the call's
+// stage where they have none. It is how calls are inlined and opened; nothing else moves operations between functions.
+func (f *Func) Inline(call *Op, args []ValueID) Inlined {
+	callee := call.Callee
+	values := make([]ValueID, len(callee.values))
+	for i, a := range callee.Args {
+		values[a] = args[i]
+	}
+	for _, v := range callee.order {
+		values[v] = f.ReadParam(callee.values[v].Param)
+	}
+	scopes := make([]ScopeID, len(callee.scopes))
+	scopes[0] = f.AddScope(call.Scope, call.Instance)
+	// A value given for two arguments stays two values, so that its gradient is folded per argument, as in a call.
+	for i := len(args) - 1; i > 0; i-- {
+		for _, earlier := range args[:i] {
+			if earlier == args[i] {
+				at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
+				values[callee.Args[i]] = f.MustEmit(Identity, args[i:i+1], nil, at)
+				break
+			}
+		}
+	}
+	for i, s := range callee.scopes[1:] {
+		scopes[i+1] = f.AddScope(scopes[s.Parent], s.Name)
+	}
+	done := Inlined{Ops: make([]*Op, callee.NumOps())}
+	for _, op := range callee.Ops {
+		at := op.At
+		at.Scope = scopes[op.Scope]
+		if at.Stage < 0 {
+			at.Stage = call.Stage
+		}
+		done.Ops[op.ID] = f.CopyOp(op, mapped(op.Args, values), at)
+		for i, r := range done.Ops[op.ID].Results {
+			values[op.Results[i]] = r
+		}
+	}
+	done.Results = mapped(callee.Results, values)
+	return done
+}
+
+func mapped(vs, to []ValueID) []ValueID {
+	out := make([]ValueID, len(vs))
+	for i, v := range vs {
+		if out[i] = to[v]; out[i] == 0 {
+			panic(fmt.Sprintf("ir: value %d is not defined where it is copied", v))
+		}
+	}
+	return out
+}
+
+// CopyOp appends a copy of an operation (of any function) with other operands of the same types.
+func (f *Func) CopyOp(op *Op, args []ValueID, at At) *Op {
+	out := make([]Type, len(op.Results))
+	if op.Callee != nil {
+		for i, r := range op.Callee.Results {
+			out[i] = op.Callee.values[r].Type
+		}
+	} else if len(out) > 0 {
+		types := make([]Type, len(args))
+		for i, a := range args {
+			types[i] = f.values[a].Type
+		}
+		var err error
+		if out, err = op.Kind.Info().Infer(types, op.Attrs); err != nil {
+			panic(fmt.Sprintf("ir: copy of %s to %s: %v", op.Kind, f.Name, err))
+		}
+	}
+	f.append(op.Kind, args, op.Attrs, op.Callee, at, out)
+	return f.Ops[len(f.Ops)-1]
+}
+
+// Alias says whose buffer a result shares: that of an argument, of an earlier result, or its own (both -1).
+type Alias struct{ Arg, Result int }
+
+// AliasOf returns the alias of every result: a view of an argument or an accumulator written in place shares the
+// argument's buffer, a second view of one value that of the first.
+func (f *Func) AliasOf() []Alias {
+	root := f.Roots()
+	out := make([]Alias, len(f.Results))
+	for i, r := range f.Results {
+		out[i] = Alias{-1, -1}
+		v := root[r]
+		if f.values[v].Op == nil && f.values[v].Param == nil {
+			out[i].Arg = f.values[v].Index
+			continue
+		}
+		for j := range i {
+			if root[f.Results[j]] == v {
+				out[i].Result = j
+				break
+			}
+		}
+	}
+	return out
+}
+
+// Roots returns, per value, the value whose buffer it shares: itself, or the root of the operand of a view, of an
+// in-place operation or of a call that returns its argument.
+func (f *Func) Roots() []ValueID {
+	root := make([]ValueID, len(f.values))
+	for v := range root {
+		root[v] = ValueID(v)
+	}
+	alias := map[*Func][]Alias{}
+	for _, op := range f.Ops {
+		switch info := op.Kind.Info(); {
+		case info.View || info.InPlace:
+			root[op.Results[0]] = root[op.Args[0]]
+		case op.Callee != nil:
+			as, ok := alias[op.Callee]
+			if !ok {
+				as = op.Callee.AliasOf()
+				alias[op.Callee] = as
+			}
+			for i, a := range as {
+				switch {
+				case a.Arg >= 0:
+					root[op.Results[i]] = root[op.Args[a.Arg]]
+				case a.Result >= 0:
+					root[op.Results[i]] = root[op.Results[a.Result]]
+				}
+			}
+		}
+	}
+	return root
+}

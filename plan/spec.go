@@ -1,0 +1,90 @@
+// Package plan is the contract between the parts of ppc: the elaborated pipeline block that the passes compile
+// (Spec), and the compiled program that code generator and runtime read (Plan). It is plain data and decides nothing.
+package plan
+
+import "github.com/ppc-lang/ppc/ir"
+
+// Spec is an elaborated pipeline block.
+type Spec struct {
+	Name string
+	Kind string // "train", "infer" or "eval"
+	Pos  ir.Pos
+
+	Module *ir.Module
+	// Entry computes one micro-batch. Its arguments are the inputs with micro-batch shapes, in order; parameters are
+	// read with ReadParam. Its results are those of Results, in order: in a train block the loss (f32[]) comes first.
+	Entry   *ir.Func
+	Results []Result
+
+	Inputs       []Input
+	MicroBatches int
+	MicroPos     ir.Pos
+	Stages       int    // fixed by marks or the entry `stages`; 0: not given
+	StagesPos    ir.Pos // where that was said
+	Marked       bool   // some cell carries a stage mark
+	Interleave   bool
+	Schedule     string // "" = default
+	SchedulePos  ir.Pos
+	Reduction    string // "sum" or "mean" over micro-batches
+	LazyInline   string // "auto", "marked" or "off"; "" = auto
+	Optimizer    *Optimizer
+	Dataset      *Dataset
+	Epochs       int
+	Seed         uint32
+	Evals        []*Spec // share Module
+}
+
+// Result is a named result of the entry function. A ratio takes two values, a sum and a count, both f32[].
+type Result struct {
+	Name  string
+	Ratio bool
+}
+
+// Input is a declared input with its global shape; axis 0 is the batch unless Whole.
+type Input struct {
+	Name  string
+	Type  ir.Type
+	Whole bool
+	Pos   ir.Pos
+}
+
+// Optimizer updates every parameter element by element.
+type Optimizer struct {
+	Name string
+	// Func works on scalars f32[]: arguments parameter, gradient, then states, then scalars; results the new
+	// parameter, then the new states.
+	Func    *ir.Func
+	States  []State
+	Scalars []Scalar
+}
+
+// State is a per-element optimizer state with its first value.
+type State struct {
+	Name string
+	Init float64
+}
+
+// Scalar is a named constant argument of the optimizer (lr).
+type Scalar struct {
+	Name  string
+	Value float64
+}
+
+// Dataset is `source(...) | step(...) | ...`.
+type Dataset struct {
+	Source  string // mnist, npz
+	Path    string // as run will resolve it: joined to the folder of the source file
+	Env     string // environment variable that replaces Path, "" for none
+	Split   string // mnist: train or test
+	Columns []string
+	Steps   []Step
+	Pos     ir.Pos
+}
+
+// Step is a transformation of one column; the first unless On names another.
+type Step struct {
+	Name string
+	Args []float64
+	Text string // a word or string argument: the dtype of cast
+	On   string
+}
