@@ -22,6 +22,16 @@ func (f *Func) Inline(call *Op, args []ValueID) Inlined {
 	}
 	scopes := make([]ScopeID, len(callee.scopes))
 	scopes[0] = f.AddScope(call.Scope, call.Instance)
+	// A value given for two arguments stays two values, so that its gradient is folded per argument, as in a call.
+	for i := len(args) - 1; i > 0; i-- {
+		for _, earlier := range args[:i] {
+			if earlier == args[i] {
+				at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
+				values[callee.Args[i]] = f.MustEmit(Identity, args[i:i+1], nil, at)
+				break
+			}
+		}
+	}
 	for i, s := range callee.scopes[1:] {
 		scopes[i+1] = f.AddScope(scopes[s.Parent], s.Name)
 	}
@@ -72,15 +82,26 @@ func (f *Func) CopyOp(op *Op, args []ValueID, at At) *Op {
 	return f.Ops[len(f.Ops)-1]
 }
 
-// AliasOf returns, per result of the function, the argument whose buffer it shares (a view of it, or an accumulator
-// written in place), or -1.
-func (f *Func) AliasOf() []int {
+// Alias says whose buffer a result shares: that of an argument, of an earlier result, or its own (both -1).
+type Alias struct{ Arg, Result int }
+
+// AliasOf returns the alias of every result: a view of an argument or an accumulator written in place shares the
+// argument's buffer, a second view of one value that of the first.
+func (f *Func) AliasOf() []Alias {
 	root := f.Roots()
-	out := make([]int, len(f.Results))
+	out := make([]Alias, len(f.Results))
 	for i, r := range f.Results {
-		out[i] = -1
-		if v := root[r]; f.values[v].Op == nil && f.values[v].Param == nil {
-			out[i] = f.values[v].Index
+		out[i] = Alias{-1, -1}
+		v := root[r]
+		if f.values[v].Op == nil && f.values[v].Param == nil {
+			out[i].Arg = f.values[v].Index
+			continue
+		}
+		for j := range i {
+			if root[f.Results[j]] == v {
+				out[i].Result = j
+				break
+			}
 		}
 	}
 	return out
@@ -93,20 +114,23 @@ func (f *Func) Roots() []ValueID {
 	for v := range root {
 		root[v] = ValueID(v)
 	}
-	alias := map[*Func][]int{}
+	alias := map[*Func][]Alias{}
 	for _, op := range f.Ops {
 		switch info := op.Kind.Info(); {
 		case info.View || info.InPlace:
 			root[op.Results[0]] = root[op.Args[0]]
 		case op.Callee != nil:
-			a, ok := alias[op.Callee]
+			as, ok := alias[op.Callee]
 			if !ok {
-				a = op.Callee.AliasOf()
-				alias[op.Callee] = a
+				as = op.Callee.AliasOf()
+				alias[op.Callee] = as
 			}
-			for i, k := range a {
-				if k >= 0 {
-					root[op.Results[i]] = root[op.Args[k]]
+			for i, a := range as {
+				switch {
+				case a.Arg >= 0:
+					root[op.Results[i]] = root[op.Args[a.Arg]]
+				case a.Result >= 0:
+					root[op.Results[i]] = root[op.Results[a.Result]]
 				}
 			}
 		}

@@ -30,10 +30,10 @@ func (g *Gradient) emit(k Kind, args []ValueID, attrs ...Attr) ValueID {
 	return g.Func.MustEmit(k, args, attrs, g.At())
 }
 
-// At is the position of gradient operations: that of the forward operation, marked as backward.
+// At is the position of gradient operations: that of the forward operation, in the input pass.
 func (g *Gradient) At() At {
 	at := g.Op.At
-	at.Instance, at.Backward, at.Forward = "", true, g.Op.ID
+	at.Instance, at.Pass, at.Forward = "", InputPass, g.Op.ID
 	return at
 }
 

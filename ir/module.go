@@ -100,10 +100,22 @@ type At struct {
 	Stage    int    // stage mark; -1 when unmarked
 	Instance string // calls: member name of the called cell below the caller's
 	Scope    ScopeID
-	Chunk    int  // set by partition; -1 before
-	Backward bool // set by autodiff
-	Forward  OpID // autodiff: the forward operation this one belongs to (an id in the function's forward partner)
+	Chunk    int // set by partition; -1 before
+	Pass     Pass
+	Forward  OpID // gradient operations: the forward operation this one belongs to; 0 for folds of gradients
 }
+
+// Pass says which part of a training step an operation belongs to; autodiff sets it.
+type Pass uint8
+
+// The passes of a micro-batch over a chunk. B of the schedules is InputPass, then WeightPass.
+const (
+	ForwardPass Pass = iota // F
+	InputPass               // I: gradients of activations, and all that the accumulations read
+	WeightPass              // W: accumulations of parameter gradients, nothing else
+)
+
+func (p Pass) String() string { return "FIW"[p : p+1] }
 
 // Unmarked is the At of an operation without stage mark.
 func Unmarked(p Pos) At { return At{Pos: p, Stage: -1, Chunk: -1} }

@@ -511,8 +511,10 @@ func (p *parser) marks(f *Func) (At, error) {
 				return at, fmt.Errorf("unknown scope %d", n)
 			}
 			at.Scope = ScopeID(n)
-		case "backward":
-			at.Backward, at.Forward = true, OpID(n)
+		case "I":
+			at.Pass, at.Forward = InputPass, OpID(n)
+		case "W":
+			at.Pass, at.Forward = WeightPass, OpID(n)
 		default:
 			return at, fmt.Errorf("unknown mark %q", clip(name))
 		}

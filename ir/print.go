@@ -171,8 +171,8 @@ func (a At) marks() string {
 	if a.Scope > 0 {
 		fmt.Fprintf(&b, " !scope=%d", a.Scope)
 	}
-	if a.Backward {
-		fmt.Fprintf(&b, " !backward=%d", a.Forward)
+	if a.Pass != ForwardPass {
+		fmt.Fprintf(&b, " !%s=%d", a.Pass, a.Forward)
 	}
 	if a.Instance != "" {
 		fmt.Fprintf(&b, " !instance=%q", a.Instance)

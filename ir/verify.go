@@ -103,7 +103,7 @@ func (f *Func) verify(phase Phase) error {
 				accumulated[op.Args[0]] = true
 			}
 		}
-		if op.Backward && phase < Joint {
+		if op.Pass != ForwardPass && phase < Joint {
 			return fmt.Errorf("%s is a gradient operation before autodiff", op.Kind)
 		}
 		if len(want) != len(op.Results) {

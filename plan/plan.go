@@ -1,0 +1,268 @@
+package plan
+
+import "github.com/ppc-lang/ppc/ir"
+
+// Version is the format of a bundle; reading refuses another one.
+const Version = 1
+
+// Plan is a compiled program: for every stage the functions, buffers and actions it needs.
+type Plan struct {
+	Name         string
+	Source       string // base name of the model file
+	Module       *ir.Module
+	NumStages    int
+	MicroBatches int
+	Schedule     string
+	WLag         int
+	Reduction    string
+	Seed         uint32
+	Target       string // chip, or "none"
+	Epochs       int
+	Optimizer    *Optimizer // nil when nothing is trained
+	Programs     []*Program // [0] is the block itself, then its evaluations
+	Stages       []*Stage
+	Memory       []*Memory // [0] is the cpu device, then the target
+	Predicted    Prediction
+}
+
+// Prediction is what the simulator found with the target's cost table.
+type Prediction struct {
+	Makespan float64   // seconds of a step
+	Bubble   float64   // 1 - busy / (ranks x makespan)
+	Busy     []float64 // seconds of compute per stage
+}
+
+// Program is one pass over a batch: training, evaluation, or the evaluation of a single leftover row.
+type Program struct {
+	Name         string
+	Train        bool
+	Batch        int // rows of the global batch
+	MicroBatches int
+	Inputs       []Input
+	Results      []Result
+	// Outputs says where the values of the results lie, one slot per micro-batch: all of Entry's, ratios twice.
+	Outputs  []Output
+	Dataset  *Dataset
+	Chunks   []*Chunk
+	Messages []*Message
+	Actions  [][]Action // per stage
+	// Rest is the index in Plan.Programs of the program for one leftover row, -1 for none (rows are then dropped).
+	Rest int
+}
+
+// Output is a result value of the program: the stage that computes it and its buffer there.
+type Output struct {
+	Stage int
+	Type  ir.Type
+	Ref   Ref
+}
+
+// Chunk is the part of a program on one stage.
+type Chunk struct {
+	ID    int
+	Stage int
+	Cells []string // instance paths, for people
+	Flops float64  // of a step, all micro-batches
+	// Phases by ir.Pass: forward, input gradient, weight gradient. Evaluation has the first only; a phase without
+	// operations has a nil Func.
+	Phases [3]Phase
+}
+
+// Phase is a function and where its arguments and results lie in the stage's areas. Parameters are read by the function
+// itself (Func.ParamReads) and lie where Stage.Params says.
+type Phase struct {
+	Func    *ir.Func
+	Args    []Ref
+	Results []Ref
+}
+
+// Ref is an item of an area of the stage.
+type Ref struct{ Area, Item int }
+
+// Message carries all boundary tensors from one chunk to another for one micro-batch and direction.
+type Message struct {
+	ID       int
+	From, To int  // chunks
+	Backward bool // gradients
+	Tensors  []Tensor
+	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
+	// that makes that of micro-batch i+Window starts.
+	Window int
+}
+
+// Tensor is a boundary: one value and where both sides keep it. Both sides derive what they do from this object.
+type Tensor struct {
+	Name     string
+	Type     ir.Type
+	From, To Ref
+}
+
+// Bytes of the message.
+func (m *Message) Bytes() int {
+	n := 0
+	for _, t := range m.Tensors {
+		n += t.Type.Bytes()
+	}
+	return n
+}
+
+// ActionKind is what a rank does next.
+type ActionKind uint8
+
+// The actions.
+const (
+	Forward ActionKind = iota
+	InputGrad
+	WeightGrad
+	SendForward
+	RecvForward
+	SendBackward
+	RecvBackward
+	Update // end of step: fold gradients, run the optimizer
+)
+
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE"}
+
+func (k ActionKind) String() string { return actionNames[k] }
+
+// IsCompute reports whether the action runs in the compute queue.
+func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update }
+
+// IsSend and IsRecv report the direction of a transfer.
+func (k ActionKind) IsSend() bool { return k == SendForward || k == SendBackward }
+
+// IsRecv reports whether the action receives a message.
+func (k ActionKind) IsRecv() bool { return k == RecvForward || k == RecvBackward }
+
+// Action is an element of a rank's program.
+type Action struct {
+	Kind    ActionKind
+	Chunk   int // -1 for Update
+	Micro   int
+	Message int // index in Program.Messages; -1 for compute
+	Peer    int // stage at the other end; -1 for compute
+}
+
+// Class of memory.
+type Class string
+
+// The classes, in the order they are printed.
+const (
+	Parameters Class = "parameters"
+	Gradients  Class = "gradients"
+	OptState   Class = "optimizer"
+	InputsOf   Class = "inputs"
+	Saved      Class = "saved"
+	Boundary   Class = "boundary"
+	Outputs    Class = "outputs"
+	Scratch    Class = "scratch"
+	Private    Class = "private"
+)
+
+// Classes in the order they are printed.
+var Classes = []Class{Parameters, Gradients, OptState, InputsOf, Saved, Boundary, Outputs, Scratch, Private}
+
+// Lifetime of the areas of a chunk: from the first action to the last that touches a slot.
+type Lifetime uint8
+
+// The lifetimes. Static areas live for the whole run; the others are pools of slots, slot = micro-batch mod Slots.
+const (
+	Static    Lifetime = iota
+	PerMicro           // one slot per micro-batch (inputs and results)
+	RecvToF            // received, dead after F
+	FToSend            // made by F, dead when sent
+	SavedForI          // received or made by F, dead after I
+	SavedForW          // received or made by F, dead after W
+	RecvToI            // received gradient, dead after I
+	IToSend            // made by I, dead when sent
+	GradForW           // received gradient or made by I, dead after W
+)
+
+var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w"}
+
+func (l Lifetime) String() string { return lifetimeNames[l] }
+
+// Area is a pool of equal slots, each with all items.
+type Area struct {
+	Class    Class
+	Lifetime Lifetime
+	Program  int // -1 for static areas
+	Chunk    int // -1 where it belongs to the stage
+	Slots    int
+	Items    []Item
+}
+
+// Item is a buffer of an area.
+type Item struct {
+	Name string
+	Type ir.Type
+	// Form says how a matrix that is only used as the right side of products may be kept: KN is [inner, columns],
+	// NK its transpose, Rows anything else. A device may keep KN and NK in packed form.
+	Form Form
+}
+
+// Form of a parameter as an operand.
+type Form uint8
+
+// The forms.
+const (
+	Rows Form = iota
+	KN
+	NK
+)
+
+// Stage is what a stage keeps.
+type Stage struct {
+	Areas  []Area
+	Params []StageParam
+	// Seed is the gradient of the loss of a micro-batch: 1, or 1/M under `mean`; Item -1 without training.
+	Seed Ref
+	// Inputs is, per program and input, where the stage keeps it (one slot per micro-batch); Item -1 if it has no use for it.
+	Inputs [][]Ref
+}
+
+// StageParam is a parameter of a stage with its buffers. Accumulators has one entry per read of the parameter, in
+// program order; it is empty for parameters that are not trained. States are those of the optimizer.
+type StageParam struct {
+	Param        *ir.Param
+	Value        Ref
+	Accumulators []Ref
+	States       []Ref
+}
+
+// Memory is the layout of every stage's areas on one kind of device. All numbers are bytes.
+type Memory struct {
+	Device string
+	Stages []StageMemory
+}
+
+// StageMemory places the items of a stage. The address of an item is the base of its area, plus slot x SlotBytes, plus
+// its offset.
+type StageMemory struct {
+	SlotBytes []int   // per area
+	Offsets   [][]int // per area and item
+	Frames    []Frame // of every function the stage calls, callees first
+	Scratch   int     // largest frame of a phase
+	Private   int     // kernel workspaces
+	ByClass   []int   // as Classes
+	Peak      int     // sum
+}
+
+// Frame places the values of a function that are neither arguments, parameters nor results (nor share their buffers)
+// relative to the base the caller gives.
+type Frame struct {
+	Func    *ir.Func
+	Offsets []int // by value; -1 where the value has no place in the frame
+	Calls   []int // by operation: where the frame of the callee starts
+	Bytes   int
+}
+
+// Count adds bytes to a class and the peak.
+func (m *StageMemory) Count(c Class, bytes int) {
+	for i, k := range Classes {
+		if k == c {
+			m.ByClass[i] += bytes
+		}
+	}
+	m.Peak += bytes
+}

@@ -1,0 +1,50 @@
+// Package device is what the executor asks of the hardware of one rank: memory laid out by the plan, phases to run,
+// an optimizer step. It has one package per device below it.
+package device
+
+import (
+	"context"
+
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Device holds one stage of a plan. Its methods are called from one goroutine, except Buffer, whose memory the peer's
+// rank writes while no action that uses it runs.
+type Device interface {
+	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters, Gradients and
+	// OptState are not reached this way: a device may keep them in a form of its own.
+	Buffer(ref plan.Ref, slot int) []byte
+	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one.
+	Run(program, chunk int, pass ir.Pass, lo, hi int) error
+	// FoldGradients adds up the accumulators of every parameter (one per read, in program order) and returns the sum
+	// of squares of each trained parameter's gradient in squares (by Stage.Params; float64).
+	FoldGradients(squares []float64) error
+	// Update runs the optimizer on all parameters of the stage. Pending weight passes run first, in the order given; a
+	// device may run each parameter's update right behind its last accumulation. folded says that FoldGradients ran.
+	Update(program int, pending []Pending, scalars []float32, folded bool) error
+	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form.
+	SetParam(i int, v []float32) error
+	Param(i int, v []float32) error
+	// Bytes is what the device has allocated, counted by itself, by class as in plan.Classes.
+	Bytes() []int
+	Close() error
+}
+
+// Pending is a weight pass that has not run yet: micro-batches Lo..Hi-1 of a chunk.
+type Pending struct{ Chunk, Lo, Hi int }
+
+// Options for opening a device.
+type Options struct {
+	// Path selects the kernels of the cpu device: generic, avx2, avx512; "" is the best of the machine.
+	Path string
+	// Poison makes the device fill buffers with NaN at the end of their planned life (tests).
+	Poison bool
+	// Print receives what print, summary and tensor_dump operations show. data is valid during the call.
+	Print func(kind ir.Kind, label string, t ir.Type, data []byte)
+	// CacheDir keeps builds of the emulator.
+	CacheDir string
+}
+
+// Open makes the device of a stage.
+type Open func(ctx context.Context, p *plan.Plan, stage int, opt Options) (Device, error)
