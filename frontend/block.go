@@ -77,7 +77,7 @@ func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
 		b.spec.Dataset = b.dataset(s.Values[0], b.inputs)
 	}
 	for _, decl := range b.evals {
-		if spec := b.eval2(decl); spec != nil {
+		if spec := b.evaluation(decl); spec != nil {
 			b.spec.Evals = append(b.spec.Evals, spec)
 		}
 	}
@@ -385,7 +385,7 @@ func (b *block) register() {
 
 // entry builds the function of one micro-batch.
 func (b *block) entry() {
-	f := &frame{fn: b.module.NewFunc(b.spec.Name), params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
+	f := &frame{fn: b.newFunc(b.spec.Name), params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
 	at := b.decl.At
 	b.spec.Entry = f.fn
 	for _, in := range b.inputs {
@@ -605,18 +605,31 @@ func (b *block) optimizer(inst *instance) {
 	b.spec.Optimizer = o
 }
 
-// eval2 elaborates an eval block inside this one. It inherits every entry and
-// shares cells and parameters.
-func (b *block) eval2(decl *syntax.Block) *plan.Spec {
-	e := b.newBlock(decl)
-	e.root, e.inst = b.root, b.root
+// evaluation elaborates an eval block inside this one, and once more for single
+// rows, which serve the rows that do not fill a batch.
+func (b *block) evaluation(decl *syntax.Block) *plan.Spec {
 	outer := b.training
 	b.training = false
 	defer func() { b.training = outer }()
+	spec := b.evaluate(decl, 0)
+	if spec == nil {
+		return nil
+	}
+	spec.Rest = b.evaluate(decl, 1)
+	return spec
+}
+
+// evaluate elaborates an eval block that inherits the entries of this block
+// and shares its cells and parameters. rows, when not 0, is the batch, as one
+// micro-batch; otherwise the batch is that of its dataset.
+func (b *block) evaluate(decl *syntax.Block, rows int) *plan.Spec {
+	e := b.newBlock(decl)
+	e.root, e.inst = b.root, b.root
+	before := len(b.list)
 	e.collect()
-	for name, s := range e.entries {
+	for _, name := range sortedKeys(e.entries) {
 		if name != "dataset" && name != "micro_batch_num" && name != "metrics" {
-			e.errorf(diag.UnknownEntry, s.At, "an eval block inside a train block gives dataset, micro_batch_num and metrics only")
+			e.errorf(diag.UnknownEntry, e.entries[name].At, "an eval block inside a train block gives dataset, micro_batch_num and metrics only")
 		}
 	}
 	for _, in := range e.inputs {
@@ -628,10 +641,13 @@ func (b *block) eval2(decl *syntax.Block) *plan.Spec {
 		}
 	}
 	e.construct = b.construct
-	e.microBatches(e.spec, e.entries["micro_batch_num"])
-	rows := 0
-	if s := e.entries["dataset"]; s != nil {
-		rows = e.batchOf(s.Values[0])
+	dataset := e.entries["dataset"]
+	single := rows > 0
+	if !single {
+		e.microBatches(e.spec, e.entries["micro_batch_num"])
+		if dataset != nil {
+			rows = e.batchOf(dataset.Values[0])
+		}
 	}
 	e.inputs = nil
 	for _, in := range b.inputs {
@@ -642,15 +658,15 @@ func (b *block) eval2(decl *syntax.Block) *plan.Spec {
 		e.inputs = append(e.inputs, &own)
 	}
 	e.checkMicro(e.spec, e.inputs)
-	if e.list.HasErrors() {
+	if e.list[before:].HasErrors() {
 		return nil
 	}
 	e.entry()
 	e.spec.Stages, e.spec.StagesPos, e.spec.Marked = b.spec.Stages, b.spec.StagesPos, b.spec.Marked
 	e.spec.Interleave, e.spec.Schedule, e.spec.SchedulePos = b.spec.Interleave, b.spec.Schedule, b.spec.SchedulePos
 	e.spec.Reduction, e.spec.LazyInline, e.spec.Seed = b.spec.Reduction, b.spec.LazyInline, b.spec.Seed
-	if s := e.entries["dataset"]; s != nil {
-		e.spec.Dataset = e.dataset(s.Values[0], e.inputs)
+	if dataset != nil && !single {
+		e.spec.Dataset = e.dataset(dataset.Values[0], e.inputs)
 	}
 	return e.spec
 }

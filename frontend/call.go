@@ -146,9 +146,20 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 	})
 }
 
+// newFunc adds a function. Names are numbered here, so that finding a free one
+// takes the same time for each.
+func (e *elaborator) newFunc(name string) *ir.Func {
+	n := e.funcs[name]
+	e.funcs[name]++
+	if n > 0 {
+		name = fmt.Sprintf("%s.%d", name, n)
+	}
+	return e.module.NewFunc(name)
+}
+
 // compile elaborates the construct of a cell for these arguments.
 func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
-	f := &frame{fn: v.module.NewFunc(inst.class.decl.Name.Text), inst: inst, params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
+	f := &frame{fn: v.newFunc(inst.class.decl.Name.Text), inst: inst, params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
 	f.fn.LazyInline = slices.ContainsFunc(inst.class.decl.Marks, func(m syntax.Mark) bool { return m.Name == "lazy_inline" })
 	v.frame = f
 	for i, p := range inst.construct.Params {

@@ -118,11 +118,8 @@ func (v *env) instantiate(c *class, args []argument, at diag.Range) value {
 
 // checkList reports gaps in the indices of a list of cells.
 func (v *env) checkList(name string, l *cellList) {
-	for i := range len(l.items) {
-		if l.items[i] == nil {
-			v.errorf(diag.BadIndex, l.at, "the list `%s` has %d cells but none at index %d", name, len(l.items), i)
-			return
-		}
+	if i := slices.Index(l.items, nil); i >= 0 {
+		v.errorf(diag.BadIndex, l.at, "the list `%s` goes up to index %d but has no cell at index %d", name, len(l.items)-1, i)
 	}
 }
 
@@ -277,13 +274,13 @@ func (v *env) listAssign(t *syntax.Index, x value, at diag.Range) {
 	var l *cellList
 	if n.Text == "self" {
 		if v.inst.self == nil {
-			v.inst.self = &cellList{items: map[int]value{}, at: t.At}
+			v.inst.self = &cellList{at: t.At}
 		}
 		l = v.inst.self
 		v.place(x, strconv.Itoa(i))
 	} else {
 		if v.inst.members[n.Text] == nil {
-			v.define(syntax.Ident{At: n.At, Text: n.Text}, &cellList{items: map[int]value{}, at: t.At})
+			v.define(syntax.Ident{At: n.At, Text: n.Text}, &cellList{at: t.At})
 		}
 		if l, ok = v.inst.members[n.Text].(*cellList); !ok {
 			v.errorf(diag.DuplicateName, n.At, "%q is not a list of cells", n.Text)
@@ -291,9 +288,16 @@ func (v *env) listAssign(t *syntax.Index, x value, at diag.Range) {
 		}
 		v.place(x, fmt.Sprintf("%s.%d", n.Text, i))
 	}
-	if i < 0 || l.items[i] != nil {
-		v.errorf(diag.BadIndex, t.At, "index %d of `%s` is negative or taken", i, n.Text)
+	switch {
+	case i < 0 || i >= maxInstances:
+		v.errorf(diag.BadIndex, t.At, "index %d of `%s` is outside 0..%d", i, n.Text, maxInstances)
 		return
+	case i < len(l.items) && l.items[i] != nil:
+		v.errorf(diag.BadIndex, t.At, "index %d of `%s` is taken", i, n.Text)
+		return
+	}
+	for len(l.items) <= i {
+		l.items = append(l.items, nil)
 	}
 	l.items[i] = x
 }

@@ -90,6 +90,7 @@ type elaborator struct {
 	steps      int
 	halted     bool
 	instances  int
+	funcs      map[string]int // functions made, by cell
 	active     []*syntax.Cell // cells whose member lists are under way
 }
 

@@ -3,6 +3,7 @@ package frontend
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,9 +53,10 @@ type (
 	initializer struct{ ir.Init }
 	// ratio is a result to be divided once, over all micro-batches.
 	ratio struct{ sum, count tensor }
-	// cellList is the member that name[i] = ... fills.
+	// cellList is the member that name[i] = ... fills; nil where nothing has
+	// been assigned yet.
 	cellList struct {
-		items map[int]value
+		items []value
 		at    diag.Range
 	}
 )
@@ -134,13 +136,10 @@ func sequence(v value) ([]value, bool) {
 }
 
 func (l *cellList) sequence() []value {
-	items := make([]value, 0, len(l.items))
-	for i := range len(l.items) {
-		if x := l.items[i]; x != nil {
-			items = append(items, x)
-		}
+	if !slices.Contains(l.items, nil) {
+		return l.items
 	}
-	return items
+	return slices.DeleteFunc(slices.Clone(l.items), func(x value) bool { return x == nil })
 }
 
 // key describes a compile-time value so that equal descriptions mean equal
