@@ -203,7 +203,7 @@ func explain(name string, tokens []token, i int) *syntaxError {
 		d = d.WithNote(open.span(name), "opened here")
 		want = ""
 	}
-	if want != "" {
+	if want != "" && !t.is(",") {
 		d.Message += ", expected " + want
 	}
 	d.Repair = repair
