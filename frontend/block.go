@@ -443,7 +443,7 @@ func (b *block) entry() {
 
 // feed calls the network with its share of the inputs and returns its outputs
 // with the inputs that are left.
-func (b *block) feed(v *env) (output value, rest []argument) {
+func (b *block) feed(v *env) (output value, rest []*input) {
 	network := b.member("network")
 	at := b.entries["network"].Values[0].Range()
 	n := len(network.construct.Params)
@@ -453,24 +453,30 @@ func (b *block) feed(v *env) (output value, rest []argument) {
 	if n > len(b.inputs) {
 		return b.errorf(diag.MissingArgument, at, "the network takes %d inputs, the block declares %d", n, len(b.inputs)), nil
 	}
-	args := make([]argument, len(b.inputs))
-	for i, in := range b.inputs {
-		args[i] = argument{at: in.decl.Name.At, value: v.frame.locals[in.Name]}
-	}
-	return v.apply(network, args[:n], at), args[n:]
+	return v.apply(network, given(v, nil, b.inputs[:n], at), at), b.inputs[n:]
 }
 
-// outputs makes the results of the network arguments of a loss or metric.
-func outputs(output value, at diag.Range) []argument {
-	items := []value{output}
-	if l, ok := output.(list); ok {
-		items = l.items
+// given makes arguments of the results of the network, then of inputs.
+func given(v *env, output value, inputs []*input, at diag.Range) []argument {
+	var args []argument
+	for _, x := range parts(output) {
+		args = append(args, argument{at: at, value: x})
 	}
-	args := make([]argument, len(items))
-	for i, x := range items {
-		args[i] = argument{at: at, value: x}
+	for _, in := range inputs {
+		args = append(args, argument{at: at, value: v.frame.locals[in.Name]})
 	}
 	return args
+}
+
+// parts gives the values of a result: several when it is a sequence.
+func parts(result value) []value {
+	switch x := result.(type) {
+	case nil:
+		return nil
+	case list:
+		return x.items
+	}
+	return []value{result}
 }
 
 func (b *block) networkAndLoss(v *env, add func(string, value, diag.Range)) {
@@ -481,22 +487,22 @@ func (b *block) networkAndLoss(v *env, add func(string, value, diag.Range)) {
 	at := b.entries["network"].Values[0].Range()
 	if loss := b.member("loss"); loss != nil && b.decl.Kind != "infer" {
 		where := b.entries["loss"].Values[0].Range()
-		add("loss", v.apply(loss, append(outputs(output, at), rest...), where), where)
+		add("loss", v.apply(loss, given(v, output, rest, where), where), where)
 		return
 	}
 	for _, in := range rest {
-		b.errorf(diag.BadEntry, in.at, "nothing takes this input")
+		b.errorf(diag.BadEntry, in.decl.Name.At, "nothing takes this input")
 	}
 	var names []string
 	for _, c := range b.member("network").compiled {
 		names = c.names // the network is called once
 	}
-	for i, x := range outputs(output, at) {
+	for i, x := range parts(output) {
 		name := fmt.Sprintf("output.%d", i)
 		if i < len(names) && names[i] != "" {
 			name = names[i]
 		}
-		add(name, x.value, at)
+		add(name, x, at)
 	}
 }
 
@@ -531,7 +537,7 @@ func (b *block) metrics(v *env, add func(string, value, diag.Range)) {
 		inst.walk(func(*instance) {}, func(p *storage) {
 			b.errorf(diag.BadEntry, at, "a metric has no parameters")
 		})
-		add(name.Text, v.apply(inst, append(outputs(output, at), rest...), at), at)
+		add(name.Text, v.apply(inst, given(v, output, rest, at), at), at)
 	}
 }
 
@@ -554,7 +560,7 @@ func (b *block) blockConstruct(v *env, add func(string, value, diag.Range)) {
 		b.errorf(diag.BadReturn, c.At, "the construct returns nothing; its first result is the loss")
 		return
 	}
-	for i, x := range outputs(v.frame.result, c.At) {
+	for i, x := range parts(v.frame.result) {
 		name := ""
 		if i < len(v.frame.names) {
 			name = v.frame.names[i]
@@ -564,7 +570,7 @@ func (b *block) blockConstruct(v *env, add func(string, value, diag.Range)) {
 		} else if name == "" {
 			name = fmt.Sprintf("output.%d", i)
 		}
-		add(name, x.value, c.At)
+		add(name, x, c.At)
 	}
 }
 

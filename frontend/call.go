@@ -203,9 +203,9 @@ func (f *frame) finish(results []tensor, at ir.Pos) {
 
 // nextArg adds an argument to fn for each tensor of x in turn.
 func nextArg(fn *ir.Func, name string, x value) func() tensor {
-	parts, i := tensors(nil, x), 0
+	each, i := tensors(nil, x), 0
 	return func() tensor {
-		t := parts[i]
+		t := each[i]
 		i++
 		return tensor{fn.AddArg(name, t.typ), t.typ}
 	}
