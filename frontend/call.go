@@ -134,7 +134,9 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		operands = append(operands, v.frame.param(p))
 	}
 	where := ir.Unmarked(v.origin(at).Pos)
-	where.Instance = inst.name
+	if where.Instance = inst.name; inst.name == "" {
+		where.Instance = "network" // the one cell without a name: paths start below it
+	}
 	if !v.unsplit {
 		where.Stage = inst.stage
 	}
