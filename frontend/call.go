@@ -37,6 +37,7 @@ func (f *frame) param(p *storage) ir.ValueID {
 	if id, ok := f.params[p]; ok {
 		return id
 	}
+	p.read = true
 	var id ir.ValueID
 	if f.inst == nil {
 		id = f.fn.ReadParam(p.param)

@@ -40,6 +40,7 @@ type storage struct {
 	owner *instance
 	name  string // below the owner
 	stage int    // stage mark, -1 without
+	read  bool
 }
 
 // path is the name of the cell below the network.
@@ -399,7 +400,7 @@ func (v *env) storage(s *syntax.Storage) {
 	if (i.Kind == "he_uniform" || i.Kind == "xavier_uniform") && typ.Rank() < 2 {
 		v.errorf(diag.WrongType, init.Range(), "%s wants a parameter with at least two axes, not %s", i.Kind, typ)
 	}
-	p.param = &ir.Param{Type: typ, Init: i.Init, Pos: s.Name.At.Pos}
+	p.param = &ir.Param{Type: typ, Init: i.Init, Pos: v.origin(s.Name.At).Pos}
 	v.define(s.Name, p)
 }
 

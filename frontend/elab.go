@@ -17,11 +17,11 @@ import (
 
 // Bounds of one run, so that a short program cannot ask for endless work.
 const (
-	maxInstances = 100_000    // cells
+	maxInstances = 100_000   // cells
 	maxSteps     = 5_000_000 // statements and expressions
-	maxItems     = 1_000_000  // items of one sequence
-	maxElements  = 1 << 40    // elements of one tensor
-	maxBits      = 4096       // of an exact number
+	maxItems     = 1_000_000 // items of one sequence
+	maxElements  = 1 << 40   // elements of one tensor
+	maxBits      = 4096      // of an exact number
 	maxStages    = 4096
 )
 

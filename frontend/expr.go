@@ -128,6 +128,11 @@ func (v *env) binary(x *syntax.Binary) value {
 	if isPoison(a) || isPoison(b) {
 		return poison{}
 	}
+	_, noneA := a.(none)
+	_, noneB := b.(none)
+	if (noneA || noneB) && (x.Op == "==" || x.Op == "!=") {
+		return boolean((noneA && noneB) == (x.Op == "=="))
+	}
 	_, ta := typeOf(a)
 	_, tb := typeOf(b)
 	if ta || tb {

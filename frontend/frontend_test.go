@@ -328,3 +328,31 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestUnused holds the warnings on what nothing uses; the spec is built all
+// the same.
+func TestUnused(t *testing.T) {
+	src := `cell Net {
+    used = Dense(2, 2)
+    extra = Sequential([Dense(2, 2)])
+    param w: f32[2] = zeros()
+    construct(x) { return used(x) }
+}
+infer a { network = Net(); input x: f32[4, 2]; stage_config = { network: 0, "used*": 0 } }
+`
+	spec, list := frontend.Load("m.pp", []byte(src), frontend.Options{})
+	if spec == nil || !spec.Marked {
+		t.Fatal("no spec", list)
+	}
+	var got []string
+	for _, d := range list.Sorted() {
+		got = append(got, d.Error())
+	}
+	want := []string{
+		"m.pp:3:13: warning W0201: the cell `extra` is never applied",
+		"m.pp:4:11: warning W0201: the parameter `w` is never read",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
