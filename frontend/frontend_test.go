@@ -356,3 +356,40 @@ infer a { network = Net(); input x: f32[4, 2]; stage_config = { network: 0, "use
 		t.Error(diff)
 	}
 }
+
+// TestImports holds how imports are found and what is wrong with them.
+func TestImports(t *testing.T) {
+	files := map[string]string{
+		"models/parts/a.pp": "import \"../b.pp\"\ncell A { b = B(); construct(x) { return b(x) } }\n",
+		"models/b.pp":       "import \"main.pp\"\ncell B { construct(x) { return scale(x) } }\n",
+		"models/bad.pp":     "cell C {\n",
+		"models/again.pp":   "cell A { construct(x) { return x } }\n",
+	}
+	files["models/b.pp"] = strings.Replace(files["models/b.pp"], "scale(x)", "x * factor", 1)
+	block := "const factor = 2\ninfer i { network = A(); input x: f32[2, 2] }\n"
+	for _, c := range []struct{ imports, want string }{
+		{`import "parts/a.pp"`, ""},
+		{`import "parts/c.pp"`, `models/main.pp:1:8: error E0206: cannot read models/parts/c.pp: file does not exist`},
+		{`import "main.pp"`, `models/main.pp:1:8: error E0206: models/main.pp imports itself`},
+		{`import "bad.pp"`, `models/bad.pp:1:9: error E0102: "{" is not closed`},
+		{"import \"parts/a.pp\"; import \"again.pp\"", `models/main.pp:1:29: error E0202: the import defines "A", which is defined already`},
+	} {
+		src := c.imports + "\n" + block
+		spec, list := frontend.Load("models/main.pp", []byte(src), frontend.Options{Read: func(name string) ([]byte, error) {
+			if name == "models/main.pp" {
+				return []byte(src), nil
+			}
+			if text, ok := files[name]; ok {
+				return []byte(text), nil
+			}
+			return nil, os.ErrNotExist
+		}})
+		got := ""
+		if list.HasErrors() {
+			got = list.Sorted()[0].Error()
+		}
+		if got != c.want || (spec == nil) != (c.want != "") {
+			t.Errorf("%s: got %q, want %q", c.imports, got, c.want)
+		}
+	}
+}
