@@ -393,3 +393,75 @@ func TestImports(t *testing.T) {
 		}
 	}
 }
+
+// TestRendered holds how two diagnostics with notes look: a key that matches
+// no cell lists those there are, and a fault inside the library is shown at
+// the call that led there.
+func TestRendered(t *testing.T) {
+	src := `cell Net {
+    flatten = Flatten()
+    layer1 = Dense(6, 4)
+    construct(x) { return layer1(flatten(x)) }
+}
+infer a { network = Net(); input x: f32[4, 2, 3]; stage_config = { flaten: 0 } }
+infer b { network = Net(); input x: f32[4, 2, 2] }
+`
+	list := frontend.Check("m.pp", []byte(src), frontend.Options{})
+	var out strings.Builder
+	if err := diag.Render(&out, list, func(file string) ([]byte, bool) {
+		if file == "m.pp" {
+			return []byte(src), true
+		}
+		return frontend.Source(file)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := `m.pp:4:27: error E0402: ` + "`matmul`" + `: inner dimensions 4 and 6 differ in the product of f32[4,4] and f32[4,6]
+    4 |     construct(x) { return layer1(flatten(x)) }
+      |                           ^^^^^^^^^^^^^^^^^^
+  note: m.pp:3:14: in the cell layer1
+    3 |     layer1 = Dense(6, 4)
+      |              ^^^^^^^^^^^
+  note: std/layers.pp:10:13: in the library
+   10 |         y = matmul(x, weight, transpose_b = true)
+      |             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+m.pp:6:68: error E0502: no cell "flaten" in the network
+    6 | infer a { network = Net(); input x: f32[4, 2, 3]; stage_config = { flaten: 0 } }
+      |                                                                    ^^^^^^
+  note: the cells are flatten, layer1, network
+  repair: did you mean "flatten"?
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLanguagePage holds that the program in docs/language.md is one.
+func TestLanguagePage(t *testing.T) {
+	page, err := os.ReadFile("../docs/language.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.SplitN(string(page), "```\n", 3)
+	if len(parts) != 3 {
+		t.Fatal("the page has no program")
+	}
+	if list := frontend.Check("language.pp", []byte(parts[1]), frontend.Options{}); len(list) > 0 {
+		t.Error(list)
+	}
+}
+
+// TestStagesOne holds that -stages 1 runs any marked program as one stage.
+func TestStagesOne(t *testing.T) {
+	src, err := os.ReadFile("../examples/mnist/mnist.pp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, list := frontend.Load("mnist.pp", src, frontend.Options{Stages: 1})
+	if list.HasErrors() {
+		t.Fatal(list)
+	}
+	if spec.Stages != 1 || spec.Marked || strings.Contains(spec.Module.String(), "!stage") {
+		t.Errorf("%d stages, marked %t", spec.Stages, spec.Marked)
+	}
+}
