@@ -136,3 +136,9 @@ func Diagnostics(err error) diag.List {
 	}
 	return diag.List{diag.Errorf(diag.Code("E9999"), diag.Range{}, "%s", fmt.Sprint(err))}
 }
+
+// WriteBundle stores a plan as a folder, whole or not at all. See package plan.
+func WriteBundle(dir string, p *plan.Plan) error { return plan.Write(dir, p, nil) }
+
+// ReadBundle reads a folder that WriteBundle made.
+func ReadBundle(dir string) (*plan.Plan, error) { return plan.Read(dir) }

@@ -38,6 +38,8 @@ type Options struct {
 	OnStep func(Step)
 	OnEval func(Eval)
 	Notice func(string)
+	// SkipEval leaves evaluations out.
+	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
 	Norms bool
 	// Log returns where print operations of a rank write; nil drops nothing but has nowhere to go, so it must be set if
@@ -125,8 +127,10 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	if err := r.all(ctx, r.train); err != nil {
 		return nil, err
 	}
-	if err := r.evaluate(ctx); err != nil {
-		return nil, err
+	if !opt.SkipEval {
+		if err := r.evaluate(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return &r.result, r.collect()
 }
