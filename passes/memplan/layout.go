@@ -36,6 +36,11 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 				}
 			}
 		}
+		for _, sp := range st.Params {
+			if p.Optimizer != nil && len(sp.Accumulators) > 0 {
+				fr.workspace = max(fr.workspace, costs.OptimizerWorkspace(p.Optimizer.Func))
+			}
+		}
 		sm.Frames, sm.Private = fr.frames, fr.workspace
 		sm.Count(plan.Scratch, sm.Scratch)
 		sm.Count(plan.Private, sm.Private)
