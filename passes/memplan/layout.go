@@ -1,6 +1,7 @@
 package memplan
 
 import (
+	"fmt"
 	"sort"
 
 	"github.com/ppc-lang/ppc/ir"
@@ -24,6 +25,10 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 			sm.Count(a.Class, offset*a.Slots)
 		}
 		fr := &framer{costs: costs, index: map[*ir.Func]int{}}
+		ws := &workspace{costs: costs, packed: map[*ir.Param]bool{}, done: map[string]int{}}
+		for _, sp := range st.Params {
+			ws.packed[sp.Param] = st.Areas[sp.Value.Area].Items[sp.Value.Item].Form != plan.Rows
+		}
 		for _, q := range p.Programs {
 			for _, c := range q.Chunks {
 				if c.Stage != s {
@@ -32,16 +37,21 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 				for _, ph := range c.Phases {
 					if ph.Func != nil {
 						sm.Scratch = max(sm.Scratch, fr.frame(ph.Func).Bytes)
+						packed := make([]bool, len(ph.Args))
+						for i, r := range ph.Args {
+							packed[i] = st.Areas[r.Area].Items[r.Item].Form != plan.Rows
+						}
+						sm.Private = max(sm.Private, ws.function(ph.Func, packed))
 					}
 				}
 			}
 		}
 		for _, sp := range st.Params {
 			if p.Optimizer != nil && len(sp.Accumulators) > 0 {
-				fr.workspace = max(fr.workspace, costs.OptimizerWorkspace(p.Optimizer.Func))
+				sm.Private = max(sm.Private, costs.OptimizerWorkspace(p.Optimizer.Func))
 			}
 		}
-		sm.Frames, sm.Private = fr.frames, fr.workspace
+		sm.Frames = fr.frames
 		sm.Count(plan.Scratch, sm.Scratch)
 		sm.Count(plan.Private, sm.Private)
 		mem.Stages = append(mem.Stages, sm)
@@ -49,11 +59,55 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 	return mem
 }
 
+// workspace finds the largest kernel workspace. Whether a product needs one depends on whether its right side or its
+// accumulator is packed, so a function counts once per set of packed arguments.
+type workspace struct {
+	costs  *plan.Costs
+	packed map[*ir.Param]bool
+	done   map[string]int
+}
+
+func (w *workspace) function(f *ir.Func, args []bool) int {
+	key := fmt.Sprint(f.Name, args)
+	if n, ok := w.done[key]; ok {
+		return n
+	}
+	packed := make([]bool, f.NumValues())
+	for i, on := range args {
+		packed[f.Args[i]] = on
+	}
+	for _, v := range f.ParamReads() {
+		packed[v] = w.packed[f.Value(v).Param]
+	}
+	most := 0
+	for _, op := range f.Ops {
+		switch {
+		case op.Callee != nil:
+			mask := make([]bool, len(op.Args))
+			for i, a := range op.Args {
+				mask[i] = packed[a]
+			}
+			most = max(most, w.function(op.Callee, mask))
+		case op.Kind == ir.MatMul || op.Kind == ir.MatMulAccumulate:
+			right := op.Args[0]
+			if op.Kind == ir.MatMul {
+				right = op.Args[1]
+			}
+			in := make([]ir.Type, len(op.Args))
+			for i, a := range op.Args {
+				in[i] = f.TypeOf(a)
+			}
+			most = max(most, w.costs.Workspace(op.Kind, in, op.Attrs, packed[right]))
+		}
+	}
+	w.done[key] = most
+	return most
+}
+
 type framer struct {
-	costs     *plan.Costs
-	index     map[*ir.Func]int
-	frames    []plan.Frame
-	workspace int
+	costs  *plan.Costs
+	index  map[*ir.Func]int
+	frames []plan.Frame
 }
 
 // frame places the inner values of f, and of its callees before it. Values whose lives overlap never overlap in place.
@@ -93,12 +147,6 @@ func (fr *framer) frame(f *ir.Func) *plan.Frame {
 				fm.Calls[op.ID] = h.take(n)
 				h.give(fm.Calls[op.ID], n)
 			}
-		} else {
-			in := make([]ir.Type, len(op.Args))
-			for k, a := range op.Args {
-				in[k] = f.TypeOf(a)
-			}
-			fr.workspace = max(fr.workspace, fr.costs.Workspace(op.Kind, in, op.Attrs))
 		}
 		for _, r := range ends[i] {
 			h.give(fm.Offsets[r], f.TypeOf(r).Bytes())
