@@ -3,6 +3,7 @@ package ppc
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"testing"
@@ -80,18 +81,27 @@ type outcome struct {
 	Params map[string][]uint32
 }
 
-// train runs a plan and checks that the device counted the bytes the plan predicted.
-func train(t testing.TB, p *plan.Plan, o runtime.Options) outcome {
+// runPlan runs a plan on the cpu device.
+func runPlan(t testing.TB, p *plan.Plan, path string, o runtime.Options) *runtime.Result {
 	t.Helper()
-	var out outcome
-	o.Open = cpu.Open
-	o.Seed = 1
-	o.OnStep = func(s runtime.Step) { out.Losses = append(out.Losses, math.Float64bits(s.Loss)) }
+	o.Open, o.DataPath = cpu.Open, path
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	o.Log = func(int) io.Writer { return io.Discard }
 	r, err := runtime.Run(context.Background(), p, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.Params = map[string][]uint32{}
+	return r
+}
+
+// train runs a plan and checks that the device counted the bytes the plan predicted.
+func train(t testing.TB, p *plan.Plan, o runtime.Options) outcome {
+	t.Helper()
+	out := outcome{Params: map[string][]uint32{}}
+	o.OnStep = func(s runtime.Step) { out.Losses = append(out.Losses, math.Float64bits(s.Loss)) }
+	r := runPlan(t, p, o.DataPath, o)
 	for _, x := range r.Params {
 		bits := make([]uint32, len(x.Values))
 		for i, v := range x.Values {
