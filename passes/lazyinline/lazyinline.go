@@ -1,0 +1,104 @@
+// Package lazyinline decides which cells stay functions.
+//
+// The frontend makes a function for every instance of a cell. Here equal ones become one: the key is the cell and the
+// whole structure of the function (operations, attributes, types, marks, positions, callees), so that a wrong key cannot merge
+// different code. The modes are "auto" (every cell stays a function), "marked" (only cells that carry @lazy_inline do)
+// and "off" (none does). All three give the same bits.
+package lazyinline
+
+import (
+	"strings"
+
+	"github.com/ppc-lang/ppc/ir"
+)
+
+// Run merges equal functions and inlines according to mode. It returns the new form of every entry function.
+func Run(m *ir.Module, entries []*ir.Func, mode string) []*ir.Func {
+	merge(m)
+	out := make([]*ir.Func, len(entries))
+	if mode == "" || mode == "auto" {
+		copy(out, entries)
+		return out
+	}
+	in := &inliner{keep: mode == "marked", done: map[*ir.Func]*ir.Func{}}
+	for i, f := range entries {
+		out[i] = in.flatten(f)
+	}
+	return out
+}
+
+// merge lets every call go to the first of equal functions.
+func merge(m *ir.Module) {
+	first := map[string]*ir.Func{}
+	same := map[*ir.Func]*ir.Func{}
+	for _, f := range m.CalleesFirst() {
+		for _, op := range f.Ops {
+			if op.Callee != nil {
+				op.Callee = same[op.Callee]
+			}
+		}
+		key := structure(f)
+		if first[key] == nil {
+			first[key] = f
+		}
+		same[f] = first[key]
+	}
+}
+
+// structure is the text of a function without its own number.
+func structure(f *ir.Func) string {
+	text := f.String()
+	name, rest, _ := strings.Cut(strings.TrimPrefix(text, "func @"), "(")
+	cell, _, _ := strings.Cut(name, ".")
+	return cell + "(" + rest
+}
+
+type inliner struct {
+	keep bool // marked functions stay
+	done map[*ir.Func]*ir.Func
+}
+
+// flatten returns f with every call inlined that does not stay.
+func (in *inliner) flatten(f *ir.Func) *ir.Func {
+	if g := in.done[f]; g != nil {
+		return g
+	}
+	g := f.Module.NewFunc(f.Name + ".flat")
+	g.LazyInline = f.LazyInline
+	in.done[f] = g
+	values := make([]ir.ValueID, f.NumValues())
+	for _, a := range f.Args {
+		values[a] = g.AddArg(f.Value(a).Name, f.TypeOf(a))
+	}
+	for _, v := range f.ParamReads() {
+		values[v] = g.ReadParam(f.Value(v).Param)
+	}
+	for _, s := range f.Scopes()[1:] {
+		g.AddScope(s.Parent, s.Name)
+	}
+	for _, op := range f.Ops {
+		args := make([]ir.ValueID, len(op.Args))
+		for i, a := range op.Args {
+			args[i] = values[a]
+		}
+		c := *op
+		if op.Callee != nil {
+			c.Callee = in.flatten(op.Callee)
+		}
+		var results []ir.ValueID
+		if op.Callee != nil && !(in.keep && op.Callee.LazyInline) {
+			results = g.Inline(&c, args).Results
+		} else {
+			results = g.CopyOp(&c, args, op.At).Results
+		}
+		for i, r := range op.Results {
+			values[r] = results[i]
+		}
+	}
+	results := make([]ir.ValueID, len(f.Results))
+	for i, r := range f.Results {
+		results[i] = values[r]
+	}
+	g.Return(results...)
+	return g
+}
