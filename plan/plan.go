@@ -40,14 +40,21 @@ type Program struct {
 	MicroBatches int
 	Inputs       []Input
 	Results      []Result
-	// ResultStage is the stage that computes each result.
-	ResultStage []int
-	Dataset     *Dataset
-	Chunks      []*Chunk
-	Messages    []*Message
-	Actions     [][]Action // per stage
+	// Outputs says where the values of the results lie, one slot per micro-batch: all of Entry's, ratios twice.
+	Outputs  []Output
+	Dataset  *Dataset
+	Chunks   []*Chunk
+	Messages []*Message
+	Actions  [][]Action // per stage
 	// Rest is the index in Plan.Programs of the program for one leftover row, -1 for none (rows are then dropped).
 	Rest int
+}
+
+// Output is a result value of the program: the stage that computes it and its buffer there.
+type Output struct {
+	Stage int
+	Type  ir.Type
+	Ref   Ref
 }
 
 // Chunk is the part of a program on one stage.
@@ -78,6 +85,9 @@ type Message struct {
 	From, To int  // chunks
 	Backward bool // gradients
 	Tensors  []Tensor
+	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
+	// that makes that of micro-batch i+Window starts.
+	Window int
 }
 
 // Tensor is a boundary: one value and where both sides keep it. Both sides derive what they do from this object.
@@ -205,6 +215,10 @@ const (
 type Stage struct {
 	Areas  []Area
 	Params []StageParam
+	// Seed is the gradient of the loss of a micro-batch: 1, or 1/M under `mean`; Item -1 without training.
+	Seed Ref
+	// Inputs is, per program and input, where the stage keeps it (one slot per micro-batch); Item -1 if it has no use for it.
+	Inputs [][]Ref
 }
 
 // StageParam is a parameter of a stage with its buffers. Accumulators has one entry per read of the parameter, in
@@ -241,4 +255,14 @@ type Frame struct {
 	Offsets []int // by value; -1 where the value has no place in the frame
 	Calls   []int // by operation: where the frame of the callee starts
 	Bytes   int
+}
+
+// Count adds bytes to a class and the peak.
+func (m *StageMemory) Count(c Class, bytes int) {
+	for i, k := range Classes {
+		if k == c {
+			m.ByClass[i] += bytes
+		}
+	}
+	m.Peak += bytes
 }

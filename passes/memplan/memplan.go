@@ -1,0 +1,305 @@
+// Package memplan gives every value that outlives a pass of a chunk a place.
+//
+// Two levels: a function has a frame of offsets for the values that live inside it only; a stage has areas. Parameters,
+// gradients and optimizer state are static. Inputs and results have a slot per micro-batch. Each chunk has pools of
+// slots by lifetime (plan.Lifetime); the slot of micro-batch i is i mod the number of slots, which is how many can be
+// alive at once in the order of the actions, weight passes as late as their lag allows.
+package memplan
+
+import (
+	"fmt"
+
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/passes/partition"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Program is a cut program on its way into the plan.
+type Program struct {
+	*plan.Program
+	Func      *ir.Func // coloured joint graph
+	Inputs    int      // arguments of Func that are inputs; then, in training, the seed and the accumulators
+	Reads     []*ir.Param
+	Results   int // results of Func that are program results
+	Parts     []*partition.Part
+	Crossings []partition.Crossing
+}
+
+// Areas fills p.Stages and the phases, messages and outputs of every program. Chunks must have ID and Stage.
+func Areas(p *plan.Plan, programs []*Program) {
+	p.Stages = make([]*plan.Stage, p.NumStages)
+	forms := operandForms(programs)
+	b := &builder{plan: p, index: make([]map[areaKey]int, p.NumStages)}
+	for s := range p.Stages {
+		p.Stages[s] = &plan.Stage{Seed: plan.Ref{Area: -1, Item: -1}, Inputs: make([][]plan.Ref, len(programs))}
+		b.index[s] = map[areaKey]int{}
+		b.parameters(s, programs, forms)
+	}
+	for i, q := range programs {
+		b.program(i, q)
+	}
+}
+
+type areaKey struct {
+	program, chunk int
+	lifetime       plan.Lifetime
+	class          plan.Class
+}
+
+type builder struct {
+	plan  *plan.Plan
+	index []map[areaKey]int
+	accs  map[ir.ValueID]plan.Ref // of the current program
+}
+
+// area finds or makes an area of a stage.
+func (b *builder) area(stage int, k areaKey) int {
+	i, ok := b.index[stage][k]
+	if !ok {
+		st := b.plan.Stages[stage]
+		i = len(st.Areas)
+		b.index[stage][k] = i
+		st.Areas = append(st.Areas, plan.Area{Class: k.class, Lifetime: k.lifetime, Program: k.program, Chunk: k.chunk, Slots: 1})
+	}
+	return i
+}
+
+// item adds an item to an area.
+func (b *builder) item(stage int, k areaKey, it plan.Item) plan.Ref {
+	i := b.area(stage, k)
+	a := &b.plan.Stages[stage].Areas[i]
+	a.Items = append(a.Items, it)
+	return plan.Ref{Area: i, Item: len(a.Items) - 1}
+}
+
+var static = func(c plan.Class) areaKey { return areaKey{-1, -1, plan.Static, c} }
+
+// parameters places the parameters that the chunks of a stage read, in declaration order.
+func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param]plan.Form) {
+	read := map[*ir.Param]bool{}
+	reads := map[*ir.Param]int{}
+	for _, q := range programs {
+		for _, part := range q.Parts {
+			if q.Chunks[part.Chunk].Stage != stage {
+				continue
+			}
+			for _, f := range part.Funcs {
+				if f == nil {
+					continue
+				}
+				for _, v := range f.ParamReads() {
+					read[f.Value(v).Param] = true
+				}
+			}
+		}
+		for _, r := range q.Reads {
+			reads[r]++
+		}
+	}
+	for _, prm := range b.plan.Module.Params {
+		if !read[prm] {
+			continue
+		}
+		it := plan.Item{Name: prm.Name, Type: prm.Type, Form: forms[prm]}
+		sp := plan.StageParam{Param: prm, Value: b.item(stage, static(plan.Parameters), it)}
+		for range reads[prm] {
+			sp.Accumulators = append(sp.Accumulators, b.item(stage, static(plan.Gradients), it))
+		}
+		if o := b.plan.Optimizer; o != nil && reads[prm] > 0 {
+			for range o.States {
+				sp.States = append(sp.States, b.item(stage, static(plan.OptState), it))
+			}
+		}
+		b.plan.Stages[stage].Params = append(b.plan.Stages[stage].Params, sp)
+	}
+}
+
+// accumulators maps the accumulator arguments of a joint graph to the stage's gradients.
+func (b *builder) accumulators(q *Program) {
+	b.accs = map[ir.ValueID]plan.Ref{}
+	used := map[*ir.Param]int{}
+	for i, prm := range q.Reads {
+		v := q.Func.Args[q.Inputs+1+i]
+		for _, st := range b.plan.Stages {
+			for _, sp := range st.Params {
+				if sp.Param == prm {
+					b.accs[v] = sp.Accumulators[used[prm]]
+				}
+			}
+		}
+		used[prm]++
+	}
+}
+
+// program places the values of one program.
+func (b *builder) program(index int, q *Program) {
+	b.accumulators(q)
+	for s, st := range b.plan.Stages {
+		st.Inputs[index] = make([]plan.Ref, q.Inputs)
+		for i := range st.Inputs[index] {
+			st.Inputs[index][i] = plan.Ref{Area: -1, Item: -1}
+		}
+		if q.Train {
+			st.Seed = b.item(s, static(plan.InputsOf), plan.Item{Name: "seed", Type: q.Func.TypeOf(q.Func.Args[q.Inputs])})
+		}
+	}
+	q.Outputs = make([]plan.Output, q.Results)
+	refs := make([]map[ir.ValueID]plan.Ref, len(q.Parts))
+	for c, part := range q.Parts {
+		refs[c] = b.chunk(index, q, part)
+	}
+	of := func(c int, v ir.ValueID) plan.Ref {
+		ref, ok := refs[c][q.Parts[c].Local[v]]
+		if !ok {
+			panic(fmt.Sprintf("memplan: a value of chunk %d has no place", c))
+		}
+		return ref
+	}
+	for c, part := range q.Parts {
+		for pass, f := range part.Funcs {
+			ph := plan.Phase{Func: f}
+			for _, v := range part.Args[pass] {
+				ph.Args = append(ph.Args, of(c, v))
+			}
+			for _, v := range part.Results[pass] {
+				ph.Results = append(ph.Results, of(c, v))
+			}
+			q.Chunks[c].Phases[pass] = ph
+		}
+	}
+	for i, v := range q.Func.Results[:q.Results] {
+		c := 0
+		if d := q.Func.Value(v).Op; d != nil {
+			c = d.Chunk
+		}
+		q.Outputs[i] = plan.Output{Stage: q.Chunks[c].Stage, Type: q.Func.TypeOf(v), Ref: of(c, v)}
+	}
+	messages := map[[3]int]*plan.Message{}
+	for _, x := range q.Crossings {
+		back := x.Pass != ir.ForwardPass
+		key := [3]int{x.From, x.To, int(x.Pass)}
+		m := messages[key]
+		if m == nil {
+			m = &plan.Message{ID: len(q.Messages), From: x.From, To: x.To, Backward: back}
+			messages[key] = m
+			q.Messages = append(q.Messages, m)
+		}
+		m.Tensors = append(m.Tensors, plan.Tensor{
+			Name: valueName(q.Func, x.Value), Type: q.Func.TypeOf(x.Value), From: of(x.From, x.Value), To: of(x.To, x.Value),
+		})
+	}
+}
+
+// valueName names a boundary for people: what makes it.
+func valueName(f *ir.Func, v ir.ValueID) string {
+	rec := f.Value(v)
+	if rec.Op == nil {
+		return rec.Name
+	}
+	name := partition.Path(f, rec.Op)
+	if rec.Op.Pass != ir.ForwardPass {
+		name = "d." + name
+	}
+	if rec.Op.Callee == nil {
+		if name != "" && name != "d." {
+			name += "."
+		}
+		name += rec.Op.Kind.String()
+	} else if rec.Index > 0 {
+		name = fmt.Sprintf("%s#%d", name, rec.Index)
+	}
+	return name
+}
+
+// chunk places the values a chunk knows, by the value whose buffer they share.
+func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.ValueID]plan.Ref {
+	f, c, stage := q.Func, part.Chunk, q.Chunks[part.Chunk].Stage
+	refs := map[ir.ValueID]plan.Ref{}
+	last := map[ir.ValueID]ir.Pass{}
+	received, sent, output := map[ir.ValueID]bool{}, map[ir.ValueID]bool{}, map[ir.ValueID]bool{}
+	for pass, args := range part.Args {
+		for _, v := range args {
+			last[part.Local[v]] = ir.Pass(pass)
+		}
+	}
+	for _, x := range q.Crossings {
+		if x.To == c {
+			received[part.Local[x.Value]] = true
+		}
+		if x.From == c {
+			sent[part.Local[x.Value]] = true
+		}
+	}
+	for _, v := range f.Results[:q.Results] {
+		if root, ok := part.Local[v]; ok {
+			if d := f.Value(v).Op; d == nil || d.Chunk == c {
+				output[root] = true
+			}
+		}
+	}
+	put := func(v ir.ValueID) {
+		root := part.Local[v]
+		if _, done := refs[root]; done {
+			return
+		}
+		rec := f.Value(root)
+		it := plan.Item{Name: valueName(f, root), Type: rec.Type}
+		k := areaKey{program: index, chunk: c, class: plan.Saved}
+		switch {
+		case rec.Param != nil:
+			panic("memplan: the value of a parameter leaves its pass")
+		case rec.Op == nil && rec.Index < q.Inputs:
+			if ref := b.plan.Stages[stage].Inputs[index][rec.Index]; ref.Item < 0 {
+				b.plan.Stages[stage].Inputs[index][rec.Index] = b.item(stage, areaKey{index, -1, plan.PerMicro, plan.InputsOf}, it)
+			}
+			refs[root] = b.plan.Stages[stage].Inputs[index][rec.Index]
+			return
+		case rec.Op == nil && rec.Index == q.Inputs:
+			refs[root] = b.plan.Stages[stage].Seed
+			return
+		case rec.Op == nil:
+			refs[root] = b.accs[root]
+			return
+		case output[root]:
+			k = areaKey{index, -1, plan.PerMicro, plan.Outputs}
+		case rec.Op.Pass == ir.ForwardPass:
+			k.lifetime = plan.FToSend
+			switch last[root] {
+			case ir.WeightPass:
+				k.lifetime = plan.SavedForW
+			case ir.InputPass:
+				k.lifetime = plan.SavedForI
+			default:
+				k.class = plan.Boundary
+				if received[root] {
+					k.lifetime = plan.RecvToF
+				}
+			}
+		default:
+			switch {
+			case last[root] == ir.WeightPass:
+				k.lifetime = plan.GradForW
+			case received[root]:
+				k.lifetime, k.class = plan.RecvToI, plan.Boundary
+			default:
+				k.lifetime, k.class = plan.IToSend, plan.Boundary
+			}
+		}
+		refs[root] = b.item(stage, k, it)
+	}
+	for pass := range part.Funcs {
+		for _, v := range part.Args[pass] {
+			put(v)
+		}
+		for _, v := range part.Results[pass] {
+			put(v)
+		}
+	}
+	for _, v := range f.Results[:q.Results] {
+		if d := f.Value(v).Op; d == nil && c == 0 {
+			part.Local[v] = v
+			put(v)
+		}
+	}
+	return refs
+}

@@ -1,0 +1,165 @@
+package partition
+
+import (
+	"math"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Auto cuts f without marks into stages: contiguous pieces of its program order (a stable topological order) so that
+// the largest stage's cost, forward and backward, is least; then the bytes that cross, then the sum of squares of the
+// stage costs, then the earliest cut. The result is exact. The unit is an operation or call of the network's own body;
+// the most expensive call is opened while there are fewer units than stages. pos is where the number of stages was set.
+func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, diag.List) {
+	c := &coster{costs: costs, funcs: map[*ir.Func]float64{}}
+	network := map[ir.OpID]bool{}
+	for _, op := range f.Ops {
+		if op.Pass == ir.ForwardPass && op.Callee != nil && op.Instance == "network" {
+			network[op.ID] = true
+		}
+	}
+	if len(network) > 0 {
+		f = open(f, network)
+	}
+	var units []*ir.Op
+	var cost []float64
+	for {
+		units, cost = weigh(f, c)
+		if len(units) >= stages {
+			break
+		}
+		best := -1
+		for i, op := range units {
+			if op.Callee != nil && (best < 0 || cost[i] > cost[best]) {
+				best = i
+			}
+		}
+		if best < 0 {
+			return nil, diag.List{diag.Errorf(diag.TooManyStages, diag.At(pos), "%d stages are asked, but the model has only %d operations to put on them", stages, len(units)).
+				WithRepair("use at most %d stages", len(units))}
+		}
+		f = open(f, map[ir.OpID]bool{units[best].ID: true})
+	}
+	chunk := make([]int, f.NumOps())
+	start := 0
+	for s, end := range cutChain(f, units, cost, stages) {
+		for _, op := range units[start:end] {
+			chunk[op.ID] = s
+		}
+		start = end
+	}
+	return recolour(f, chunk), nil
+}
+
+// weigh lists the forward operations of f with their cost and that of their gradient operations.
+func weigh(f *ir.Func, c *coster) ([]*ir.Op, []float64) {
+	var units []*ir.Op
+	var cost []float64
+	place := make([]int, f.NumOps())
+	for _, op := range f.Ops {
+		switch {
+		case op.Pass == ir.ForwardPass:
+			place[op.ID] = len(units)
+			units = append(units, op)
+			cost = append(cost, c.op(f, op))
+		case op.Forward != 0:
+			cost[place[op.Forward]] += c.op(f, op)
+		}
+	}
+	return units, cost
+}
+
+// cutChain returns the end of each of the stages in units.
+func cutChain(f *ir.Func, units []*ir.Op, cost []float64, stages int) []int {
+	n := len(units)
+	prefix := make([]float64, n+1)
+	for i, x := range cost {
+		prefix[i+1] = prefix[i] + x
+	}
+	limit := bottleneck(prefix, stages) * (1 + 1e-12)
+
+	at := make([]int, f.NumOps()) // place of an operation among the units
+	for i, op := range units {
+		at[op.ID] = i
+	}
+	type state struct {
+		bytes  int
+		square float64
+		next   int
+	}
+	none := state{bytes: -1}
+	// best[s][i]: units i.. on s stages; computed from the right, so that the first of equal choices is the earliest cut.
+	best := make([][]state, stages+1)
+	for s := range best {
+		best[s] = make([]state, n+1)
+		for i := range best[s] {
+			best[s][i] = none
+		}
+	}
+	best[0][n] = state{}
+	seen := make([]int, f.NumValues())
+	for i := n - 1; i >= 0; i-- {
+		bytes := 0
+		for j := i + 1; j <= n && prefix[j]-prefix[i] <= limit; j++ {
+			for _, a := range units[j-1].Args {
+				d := f.Value(a).Op
+				if d != nil && at[d.ID] < i && seen[a] != i+1 {
+					seen[a] = i + 1
+					bytes += f.TypeOf(a).Bytes()
+				}
+			}
+			w := prefix[j] - prefix[i]
+			for s := 1; s <= stages && s <= n-i; s++ {
+				rest := best[s-1][j]
+				if rest.bytes < 0 {
+					continue
+				}
+				x := state{rest.bytes + bytes, rest.square + w*w, j}
+				if y := &best[s][i]; y.bytes < 0 || x.bytes < y.bytes || x.bytes == y.bytes && x.square < y.square*(1-1e-12) {
+					*y = x
+				}
+			}
+		}
+	}
+	ends := make([]int, stages)
+	for s, i := stages, 0; s > 0; s-- {
+		i = best[s][i].next
+		ends[stages-s] = i
+	}
+	return ends
+}
+
+// bottleneck is the least possible cost of the most expensive of `stages` non-empty contiguous pieces.
+func bottleneck(prefix []float64, stages int) float64 {
+	n := len(prefix) - 1
+	least := make([]float64, n+1) // for the first j units on s stages
+	for j := 1; j <= n; j++ {
+		least[j] = prefix[j]
+	}
+	for s := 2; s <= stages; s++ {
+		for j := n; j >= 1; j-- {
+			if j < s {
+				least[j] = math.Inf(1)
+				continue
+			}
+			// least[i] grows and the last piece shrinks with i: the crossing is the best place.
+			lo, hi := s-1, j-1
+			for lo < hi {
+				mid := (lo + hi) / 2
+				if least[mid] >= prefix[j]-prefix[mid] {
+					hi = mid
+				} else {
+					lo = mid + 1
+				}
+			}
+			v := max(least[lo], prefix[j]-prefix[lo])
+			if lo > s-1 {
+				v = min(v, max(least[lo-1], prefix[j]-prefix[lo-1]))
+			}
+			least[j] = v
+		}
+	}
+	return least[n]
+}

@@ -1,0 +1,352 @@
+// Package partition colours the joint graph with chunks and cuts it there.
+//
+// A forward operation has the stage of its mark, or the highest stage of its producers; without any mark the planner
+// (auto.go) cuts a stable topological order into stages. A gradient operation has the chunk of its forward operation; a
+// fold of gradients runs on the lowest chunk of its operands, so partial sums travel back hop by hop. A call whose body
+// carries more than one chunk is opened; others stay calls.
+package partition
+
+import (
+	"fmt"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Marked colours f from its stage marks and returns the coloured form, where every operation has a chunk. pos is where
+// the number of stages was set.
+func Marked(f *ir.Func, stages int, pos ir.Pos) (*ir.Func, diag.List) {
+	m := &marks{has: map[*ir.Func]bool{}}
+	for {
+		which := map[ir.OpID]bool{}
+		for _, op := range f.Ops {
+			if op.Pass == ir.ForwardPass && op.Callee != nil && m.in(op.Callee) {
+				which[op.ID] = true
+			}
+		}
+		if len(which) == 0 {
+			break
+		}
+		f = open(f, which)
+	}
+	chunk, errs := colour(f, stages, pos)
+	if errs.HasErrors() {
+		return nil, errs
+	}
+	return recolour(f, chunk), nil
+}
+
+// One puts everything on one chunk.
+func One(f *ir.Func) *ir.Func {
+	return recolour(f, make([]int, f.NumOps()))
+}
+
+type marks struct{ has map[*ir.Func]bool }
+
+// in reports whether a function carries marks, in its calls too.
+func (m *marks) in(f *ir.Func) bool {
+	if on, ok := m.has[f]; ok {
+		return on
+	}
+	on := false
+	for _, op := range f.Ops {
+		on = on || op.Stage >= 0 || op.Callee != nil && m.in(op.Callee)
+	}
+	m.has[f] = on
+	return on
+}
+
+// open inlines the given forward calls and the gradient calls that belong to them.
+func open(f *ir.Func, which map[ir.OpID]bool) *ir.Func {
+	c := newCopy(f)
+	opened := map[ir.OpID][]*ir.Op{} // forward call -> copies of the operations of its callee
+	for _, op := range f.Ops {
+		args := c.args(op)
+		call := *op
+		call.Scope = op.Scope
+		switch {
+		case op.Pass == ir.ForwardPass && which[op.ID]:
+			in := c.to.Inline(&call, args)
+			opened[op.ID] = in.Ops
+			c.bind(op, in.Results)
+		case op.Pass != ir.ForwardPass && which[op.Forward]:
+			if op.Callee == nil {
+				panic("partition: a gradient operation of a call is no call")
+			}
+			in := c.to.Inline(&call, args)
+			for _, n := range in.Ops {
+				if n != nil && n.Forward != 0 {
+					n.Forward = opened[op.Forward][n.Forward].ID
+				}
+			}
+			c.bind(op, in.Results)
+		default:
+			n := c.to.CopyOp(op, args, op.At)
+			c.ids[op.ID] = n.ID
+			if n.Forward != 0 {
+				n.Forward = c.ids[n.Forward]
+			}
+			c.bind(op, n.Results)
+		}
+	}
+	return c.finish()
+}
+
+// copier rebuilds a function operation by operation.
+type copier struct {
+	from, to *ir.Func
+	values   []ir.ValueID
+	ids      []ir.OpID
+}
+
+func newCopy(f *ir.Func) *copier {
+	c := &copier{from: f, to: f.Module.NewFunc(f.Name), values: make([]ir.ValueID, f.NumValues()), ids: make([]ir.OpID, f.NumOps())}
+	for _, a := range f.Args {
+		c.values[a] = c.to.AddArg(f.Value(a).Name, f.TypeOf(a))
+	}
+	for _, v := range f.ParamReads() {
+		c.values[v] = c.to.ReadParam(f.Value(v).Param)
+	}
+	for _, s := range f.Scopes()[1:] {
+		c.to.AddScope(s.Parent, s.Name)
+	}
+	return c
+}
+
+func (c *copier) args(op *ir.Op) []ir.ValueID {
+	out := make([]ir.ValueID, len(op.Args))
+	for i, a := range op.Args {
+		out[i] = c.values[a]
+	}
+	return out
+}
+
+func (c *copier) bind(op *ir.Op, results []ir.ValueID) {
+	for i, r := range op.Results {
+		c.values[r] = results[i]
+	}
+}
+
+func (c *copier) finish() *ir.Func {
+	out := make([]ir.ValueID, len(c.from.Results))
+	for i, r := range c.from.Results {
+		out[i] = c.values[r]
+	}
+	c.to.Return(out...)
+	return c.to
+}
+
+// cloned is the colour of operations that every consuming chunk repeats.
+const cloned = -2
+
+// colour gives forward operations their chunk by the marks: see the package comment.
+func colour(f *ir.Func, stages int, pos ir.Pos) ([]int, diag.List) {
+	var errs diag.List
+	chunk := make([]int, f.NumOps())
+	by := make([]*ir.Op, stages) // an operation of every stage
+	fx := &effects{has: map[*ir.Func]bool{}}
+	for _, op := range f.Ops {
+		if op.Pass != ir.ForwardPass {
+			continue
+		}
+		highest, from, inputsOnly := -1, (*ir.Op)(nil), true
+		for _, a := range op.Args {
+			v := f.Value(a)
+			switch {
+			case v.Param != nil:
+				inputsOnly = false
+			case v.Op != nil && chunk[v.Op.ID] != cloned:
+				inputsOnly = false
+				if c := chunk[v.Op.ID]; c > highest {
+					highest, from = c, v.Op
+				}
+			}
+		}
+		switch {
+		case op.Stage >= stages:
+			errs.Add(diag.Errorf(diag.BadStage, diag.At(op.Pos), "%s is on stage %d, but there are %d stages (0 to %d)", what(f, op), op.Stage, stages, stages-1).
+				WithRepair("give a stage below the number of stages, or raise `stages`"))
+			chunk[op.ID] = 0
+		case op.Stage >= 0 && op.Stage < highest:
+			errs.Add(diag.Errorf(diag.StageGoesDown, diag.At(op.Pos), "%s is on stage %d but gets a value from %s on stage %d", what(f, op), op.Stage, what(f, from), highest).
+				WithNote(diag.At(from.Pos), "the value is made here, on stage %d", highest).
+				WithRepair("put %s on stage %d or higher: stages must not go down along the data", what(f, op), highest))
+			chunk[op.ID] = highest
+		case op.Stage >= 0:
+			chunk[op.ID] = op.Stage
+		case highest >= 0:
+			chunk[op.ID] = highest
+		case inputsOnly && !fx.of(op) && len(op.Results) > 0:
+			chunk[op.ID] = cloned
+		default:
+			chunk[op.ID] = 0
+		}
+		if c := chunk[op.ID]; c >= 0 && by[c] == nil {
+			by[c] = op
+		}
+	}
+	for s, op := range by {
+		if op == nil && !errs.HasErrors() {
+			errs.Add(diag.Errorf(diag.EmptyStage, diag.At(pos), "stage %d has nothing to do: no cell is marked with it", s).
+				WithRepair("mark a cell with stage %d, or lower the marks above it", s))
+		}
+	}
+	return chunk, errs
+}
+
+// what names an operation for people: the path of a cell or the name of the operation.
+func what(f *ir.Func, op *ir.Op) string {
+	if p := Path(f, op); op.Callee != nil && p != "" {
+		return "cell `" + p + "`"
+	}
+	if p := Path(f, op); p != "" {
+		return fmt.Sprintf("`%s` of cell `%s`", op.Kind, p)
+	}
+	return "`" + op.Kind.String() + "`"
+}
+
+// Path is the instance path of an operation below the network.
+func Path(f *ir.Func, op *ir.Op) string {
+	path := op.Instance
+	for s := op.Scope; s > 0; s = f.Scopes()[s].Parent {
+		if n := f.Scopes()[s].Name; n != "" && n != "network" {
+			if path != "" {
+				path = "." + path
+			}
+			path = n + path
+		}
+	}
+	return path
+}
+
+type effects struct{ has map[*ir.Func]bool }
+
+func (e *effects) of(op *ir.Op) bool {
+	if op.Callee == nil {
+		return op.Kind.Info().Effect
+	}
+	on, ok := e.has[op.Callee]
+	if !ok {
+		for _, o := range op.Callee.Ops {
+			on = on || e.of(o)
+		}
+		e.has[op.Callee] = on
+	}
+	return on
+}
+
+// recolour gives gradient operations their chunk and rebuilds f with every chunk set and cloned operations repeated.
+func recolour(f *ir.Func, chunk []int) *ir.Func {
+	for _, op := range f.Ops {
+		if op.Pass == ir.ForwardPass {
+			continue
+		}
+		if op.Forward != 0 {
+			chunk[op.ID] = chunk[op.Forward]
+			continue
+		}
+		low := -1
+		for _, a := range op.Args {
+			if d := f.Value(a).Op; d != nil && (low < 0 || chunk[d.ID] < low) {
+				low = chunk[d.ID]
+			}
+		}
+		chunk[op.ID] = max(low, 0)
+	}
+	// Which chunks repeat a cloned operation: those of its users, from the last user to the first.
+	repeats := make([][]bool, f.NumOps())
+	need := func(v ir.ValueID, c int) {
+		if d := f.Value(v).Op; d != nil && chunk[d.ID] == cloned {
+			for len(repeats[d.ID]) <= c {
+				repeats[d.ID] = append(repeats[d.ID], false)
+			}
+			repeats[d.ID][c] = true
+		}
+	}
+	for _, r := range f.Results {
+		need(r, 0)
+	}
+	for i := len(f.Ops) - 1; i >= 0; i-- {
+		op := f.Ops[i]
+		for _, a := range op.Args {
+			if chunk[op.ID] != cloned {
+				need(a, chunk[op.ID])
+				continue
+			}
+			for c, on := range repeats[op.ID] {
+				if on {
+					need(a, c)
+				}
+			}
+		}
+	}
+	c := newCopy(f)
+	copies := map[[2]int]ir.ValueID{} // (value, chunk) of cloned operations
+	for _, op := range f.Ops {
+		place := func(on int) *ir.Op {
+			args := make([]ir.ValueID, len(op.Args))
+			for i, a := range op.Args {
+				if args[i] = c.values[a]; args[i] == 0 {
+					args[i] = copies[[2]int{int(a), on}]
+				}
+			}
+			at := op.At
+			at.Chunk = on
+			n := c.to.CopyOp(op, args, at)
+			if n.Forward != 0 {
+				n.Forward = c.ids[n.Forward]
+			}
+			c.ids[op.ID] = n.ID
+			return n
+		}
+		if chunk[op.ID] != cloned {
+			c.bind(op, place(chunk[op.ID]).Results)
+			continue
+		}
+		for on, yes := range repeats[op.ID] {
+			if yes {
+				for i, r := range place(on).Results {
+					copies[[2]int{int(op.Results[i]), on}] = r
+				}
+			}
+		}
+	}
+	for _, r := range f.Results {
+		if c.values[r] == 0 {
+			c.values[r] = copies[[2]int{int(r), 0}]
+		}
+	}
+	return c.finish()
+}
+
+// coster sums the cost of functions once.
+type coster struct {
+	costs *plan.Costs
+	funcs map[*ir.Func]float64
+}
+
+func (c *coster) op(f *ir.Func, op *ir.Op) float64 {
+	if op.Callee == nil {
+		in, out := types(f, op)
+		return c.costs.Op(op.Kind, in, out, op.Attrs)
+	}
+	t, ok := c.funcs[op.Callee]
+	if !ok {
+		for _, o := range op.Callee.Ops {
+			t += c.op(op.Callee, o)
+		}
+		c.funcs[op.Callee] = t
+	}
+	return t
+}
+
+func types(f *ir.Func, op *ir.Op) (in, out []ir.Type) {
+	for _, a := range op.Args {
+		in = append(in, f.TypeOf(a))
+	}
+	for _, r := range op.Results {
+		out = append(out, f.TypeOf(r))
+	}
+	return in, out
+}
