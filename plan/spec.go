@@ -32,6 +32,9 @@ type Spec struct {
 	Epochs       int
 	Seed         uint32
 	Evals        []*Spec // share Module
+	// Rest, of an evaluation, is the same block for a batch of one row and one micro-batch: it serves the rows left over
+	// by the batch size. The frontend sets it.
+	Rest *Spec
 }
 
 // Result is a named result of the entry function. A ratio takes two values, a sum and a count, both f32[].

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/ppc-lang/ppc/diag"
@@ -12,7 +13,8 @@ import (
 // the largest stage's cost, forward and backward, is least; then the bytes that cross, then the sum of squares of the
 // stage costs, then the earliest cut. The result is exact. The unit is an operation or call of the network's own body;
 // the most expensive call is opened while there are fewer units than stages. pos is where the number of stages was set.
-func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, diag.List) {
+// The placement says where the cells went, for other programs with the same network.
+func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Placement, diag.List) {
 	c := &coster{costs: costs, funcs: map[*ir.Func]float64{}}
 	network := map[ir.OpID]bool{}
 	for _, op := range f.Ops {
@@ -37,7 +39,7 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, diag
 			}
 		}
 		if best < 0 {
-			return nil, diag.List{diag.Errorf(diag.TooManyStages, diag.At(pos), "%d stages are asked, but the model has only %d operations to put on them", stages, len(units)).
+			return nil, nil, diag.List{diag.Errorf(diag.TooManyStages, diag.At(pos), "%d stages are asked, but the model has only %d operations to put on them", stages, len(units)).
 				WithRepair("use at most %d stages", len(units))}
 		}
 		f = open(f, map[ir.OpID]bool{units[best].ID: true})
@@ -50,7 +52,87 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, diag
 		}
 		start = end
 	}
-	return recolour(f, chunk), nil
+	placement := Placement{}
+	keys := keysOf(f)
+	for _, op := range units {
+		if keys[op.ID] != "" {
+			placement[keys[op.ID]] = chunk[op.ID]
+		}
+	}
+	return recolour(f, chunk), placement, nil
+}
+
+// Placement maps operations and calls of the network to stages, by path and place in their scope.
+type Placement map[string]int
+
+// keysOf names the forward operations inside the network: the path of their scope and their number there. The same
+// network gives the same keys in every program.
+func keysOf(f *ir.Func) []string {
+	keys := make([]string, f.NumOps())
+	count := make([]int, len(f.Scopes()))
+	for _, op := range f.Ops {
+		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity {
+			continue
+		}
+		inside, path := false, ""
+		for s := op.Scope; s > 0; s = f.Scopes()[s].Parent {
+			if f.Scopes()[s].Name == "network" {
+				inside = true
+				break
+			}
+			path = f.Scopes()[s].Name + "." + path
+		}
+		if inside {
+			keys[op.ID] = fmt.Sprintf("%s%d", path, count[op.Scope])
+			count[op.Scope]++
+		}
+	}
+	return keys
+}
+
+// Apply colours another program of the same network as Auto coloured the first one. Operations that are not of the network
+// run on the highest stage of their producers.
+func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, diag.List) {
+	opened := map[string]bool{}
+	for key := range placement {
+		for i, c := range key {
+			if c == '.' {
+				opened[key[:i]] = true
+			}
+		}
+	}
+	for {
+		keys, which := keysOf(f), map[ir.OpID]bool{}
+		for _, op := range f.Ops {
+			if op.Pass == ir.ForwardPass && op.Callee != nil && (op.Instance == "network" || opened[scopePath(f, op)] && keys[op.ID] != "" && !has(placement, keys[op.ID])) {
+				which[op.ID] = true
+			}
+		}
+		if len(which) == 0 {
+			for _, op := range f.Ops {
+				if s, ok := placement[keys[op.ID]]; ok && keys[op.ID] != "" {
+					op.Stage = s
+				}
+			}
+			chunk, errs := colour(f, stages, pos)
+			if errs.HasErrors() {
+				return nil, errs
+			}
+			return recolour(f, chunk), nil
+		}
+		f = open(f, which)
+	}
+}
+
+func has(p Placement, key string) bool { _, ok := p[key]; return ok }
+
+// scopePath is the path below the network that the operations of a call get when it is inlined.
+func scopePath(f *ir.Func, call *ir.Op) string {
+	path := call.Instance
+	for s := call.Scope; s > 0 && f.Scopes()[s].Name != "network"; s = f.Scopes()[s].Parent {
+		path = f.Scopes()[s].Name + "." + path
+	}
+	return path
 }
 
 // weigh lists the forward operations of f with their cost and that of their gradient operations.

@@ -147,3 +147,35 @@ func argName(f *ir.Func, v ir.ValueID) string {
 	}
 	return fmt.Sprint("v", v)
 }
+
+// Covers checks that every operation of f is in exactly one part.
+func Covers(f *ir.Func, parts []*Part) error {
+	n := 0
+	for _, p := range parts {
+		for _, g := range p.Funcs {
+			if g != nil {
+				n += len(g.Ops)
+			}
+		}
+	}
+	if n != len(f.Ops) {
+		return fmt.Errorf("the chunks hold %d operations, the step has %d", n, len(f.Ops))
+	}
+	return nil
+}
+
+// Cells lists the instance paths of the calls and operations of a chunk, each once, in program order.
+func Cells(f *ir.Func, chunk int) []string {
+	out := []string{}
+	seen := map[string]bool{}
+	for _, op := range f.Ops {
+		if op.Chunk != chunk || op.Pass != ir.ForwardPass {
+			continue
+		}
+		if p := Path(f, op); p != "" && !seen[p] {
+			seen[p] = true
+			out = append(out, p)
+		}
+	}
+	return out
+}

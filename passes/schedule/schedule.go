@@ -78,11 +78,6 @@ func Run(p *plan.Program, name string, stages int) {
 		}
 		p.Actions[c.Stage] = append(p.Actions[c.Stage], place(p, c, order)...)
 	}
-	if p.Train {
-		for s := range p.Actions {
-			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
-		}
-	}
 }
 
 // place adds the messages of a chunk to its compute actions.

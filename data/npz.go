@@ -1,0 +1,145 @@
+package data
+
+import (
+	"archive/zip"
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ppc-lang/ppc/diag"
+)
+
+// ReadNPZ reads the named arrays of an npz file in the order of the names, or
+// all in the order of the file when no name is given.
+func ReadNPZ(path string, names ...string) ([]Array, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	arrays, err := readNPZ(f, info.Size(), names)
+	if err != nil {
+		return nil, badFile(path, "not a usable npz file: %v", err)
+	}
+	return arrays, nil
+}
+
+func readNPZ(r io.ReaderAt, size int64, names []string) ([]Array, error) {
+	archive, err := zip.NewReader(r, size)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]*zip.File{}
+	var stored []string
+	for _, f := range archive.File {
+		name, ok := strings.CutSuffix(f.Name, ".npy")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("entry %.80q is not an npy file", f.Name)
+		}
+		if files[name] != nil {
+			return nil, fmt.Errorf("array %.80q is there twice", name)
+		}
+		files[name] = f
+		stored = append(stored, name)
+	}
+	if len(names) == 0 {
+		names = stored
+	}
+	var arrays []Array
+	total := int64(0)
+	for _, name := range names {
+		f := files[name]
+		if f == nil {
+			return nil, fmt.Errorf("has no array %q, only %s", name, shorten(stored))
+		}
+		a, err := readNPZEntry(f, size)
+		if err != nil {
+			return nil, fmt.Errorf("array %.80q: %w", name, err)
+		}
+		a.Name = name
+		// Entries may overlap in a hostile file, so the sum needs a bound too.
+		if total += int64(len(a.Data)); total > maxBytes || total > size*maxExpansion {
+			return nil, errors.New("its arrays together are too large")
+		}
+		arrays = append(arrays, a)
+	}
+	return arrays, nil
+}
+
+func readNPZEntry(f *zip.File, size int64) (Array, error) {
+	r, err := f.Open()
+	if err != nil {
+		return Array{}, err
+	}
+	defer r.Close()
+	return readNPY(r, size*maxExpansion)
+}
+
+// shorten lists names, but not too many.
+func shorten(names []string) string {
+	const most = 12
+	quoted := make([]string, 0, most)
+	for _, n := range names[:min(most, len(names))] {
+		quoted = append(quoted, fmt.Sprintf("%.80q", n))
+	}
+	list := strings.Join(quoted, ", ")
+	if len(names) > most {
+		list += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return list
+}
+
+// WriteNPZ writes arrays under their names, uncompressed, whole or not at all.
+// Same arrays, same bytes.
+func WriteNPZ(path string, arrays []Array) error {
+	return writeFile(path, func(w io.Writer) error {
+		archive := zip.NewWriter(w)
+		var names []string
+		for i := range arrays {
+			if slices.Contains(names, arrays[i].Name) {
+				return fmt.Errorf("array %q is there twice", arrays[i].Name)
+			}
+			names = append(names, arrays[i].Name)
+			entry, err := archive.CreateHeader(&zip.FileHeader{Name: arrays[i].Name + ".npy", Method: zip.Store})
+			if err != nil {
+				return err
+			}
+			if err := writeNPY(entry, &arrays[i]); err != nil {
+				return err
+			}
+		}
+		return archive.Close()
+	})
+}
+
+// writeFile writes a file beside its place and renames it, so that a reader
+// never sees half of it.
+func writeFile(path string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err == nil {
+		defer func() {
+			if err != nil {
+				f.Close()
+				os.Remove(f.Name())
+			}
+		}()
+		buffered := bufio.NewWriter(f)
+		err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(0o644), f.Close())
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: path}), "cannot write: %v", reason(err))
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+// Package check proves a compiled program before anything runs: every pass of every micro-batch exactly once and in
+// order, sends paired with receives, every gradient written once, no deadlock under the execution model.
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
+func Run(p *plan.Plan) error {
+	for i, q := range p.Programs {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, gradients, deadlock} {
+			if err := f(p, q); err != nil {
+				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// passes: each chunk runs F, I, W of every micro-batch once, each kind in ascending order, F before I before W.
+func passes(p *plan.Plan, q *plan.Program) error {
+	for _, c := range q.Chunks {
+		var next [3]int
+		for s, list := range q.Actions {
+			for _, a := range list {
+				if a.Chunk != c.ID || a.Kind > plan.WeightGrad {
+					continue
+				}
+				if s != c.Stage {
+					return fmt.Errorf("%s of chunk %d runs on stage %d, the chunk is on stage %d", a.Kind, c.ID, s, c.Stage)
+				}
+				if a.Micro != next[a.Kind] {
+					return fmt.Errorf("stage %d: %s of micro-batch %d of chunk %d comes where micro-batch %d is due", s, a.Kind, a.Micro, c.ID, next[a.Kind])
+				}
+				next[a.Kind]++
+				for before := plan.Forward; before < a.Kind; before++ {
+					if c.Phases[before].Func != nil && next[before] < next[a.Kind] {
+						return fmt.Errorf("stage %d: %s of micro-batch %d of chunk %d comes before its %s", s, a.Kind, a.Micro, c.ID, before)
+					}
+				}
+			}
+		}
+		for k, n := range next {
+			if c.Phases[k].Func != nil && n != q.MicroBatches || c.Phases[k].Func == nil && k > 0 && n != 0 {
+				return fmt.Errorf("chunk %d runs %s %d times, wants %d", c.ID, plan.ActionKind(k), n, q.MicroBatches)
+			}
+		}
+	}
+	return nil
+}
+
+// messages: one send and one receive of every message and micro-batch, on the right stages, in the same order on both
+// sides of a link; types and sizes of both ends agree.
+func messages(p *plan.Plan, q *plan.Program) error {
+	type link struct{ from, to int }
+	sends, recvs := map[link][]string{}, map[link][]string{}
+	for s, list := range q.Actions {
+		for _, a := range list {
+			if a.Kind.IsCompute() {
+				continue
+			}
+			if a.Message < 0 || a.Message >= len(q.Messages) {
+				return fmt.Errorf("stage %d: %s of an unknown message", s, a.Kind)
+			}
+			m := q.Messages[a.Message]
+			l := link{q.Chunks[m.From].Stage, q.Chunks[m.To].Stage}
+			tag := fmt.Sprintf("message %d, micro-batch %d", m.ID, a.Micro)
+			if back := a.Kind == plan.SendBackward || a.Kind == plan.RecvBackward; back != m.Backward {
+				return fmt.Errorf("stage %d: %s of %s, which goes the other way", s, a.Kind, tag)
+			}
+			switch {
+			case a.Kind.IsSend() && s == l.from:
+				sends[l] = append(sends[l], tag)
+			case a.Kind.IsRecv() && s == l.to:
+				recvs[l] = append(recvs[l], tag)
+			default:
+				return fmt.Errorf("stage %d: %s of %s, which goes from stage %d to stage %d", s, a.Kind, tag, l.from, l.to)
+			}
+		}
+	}
+	want := map[link]int{}
+	for _, m := range q.Messages {
+		from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+		want[link{from, to}] += q.MicroBatches
+		for _, t := range m.Tensors {
+			a, b := p.Stages[from].Areas[t.From.Area].Items[t.From.Item], p.Stages[to].Areas[t.To.Area].Items[t.To.Item]
+			if a.Type.Bytes() != t.Type.Bytes() || b.Type.Bytes() != t.Type.Bytes() {
+				return fmt.Errorf("boundary %s is %s, kept as %s and %s", t.Name, t.Type, a.Type, b.Type)
+			}
+		}
+	}
+	for s := range q.Actions {
+		for t := range q.Actions {
+			l := link{s, t}
+			if len(sends[l]) != want[l] || len(recvs[l]) != want[l] {
+				return fmt.Errorf("stage %d sends %d messages to stage %d, which receives %d; the boundaries want %d", s, len(sends[l]), t, len(recvs[l]), want[l])
+			}
+			for i := range sends[l] {
+				if sends[l][i] != recvs[l][i] {
+					return fmt.Errorf("stage %d sends %s where stage %d receives %s", s, sends[l][i], t, recvs[l][i])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// gradients: the weight passes write every accumulator exactly once.
+func gradients(p *plan.Plan, q *plan.Program) error {
+	if !q.Train {
+		return nil
+	}
+	for s, st := range p.Stages {
+		written := map[plan.Ref]int{}
+		for _, c := range q.Chunks {
+			if c.Stage == s && c.Phases[ir.WeightPass].Func != nil {
+				for _, r := range c.Phases[ir.WeightPass].Results {
+					written[r]++
+				}
+			}
+		}
+		for _, sp := range st.Params {
+			for i, r := range sp.Accumulators {
+				if written[r] != 1 {
+					return fmt.Errorf("stage %d: gradient %d of parameter %s is written %d times", s, i, sp.Param.Name, written[r])
+				}
+				delete(written, r)
+			}
+		}
+		if len(written) > 0 {
+			return fmt.Errorf("stage %d: a weight pass writes something that is no gradient", s)
+		}
+	}
+	return nil
+}
+
+// deadlock builds the graph of all actions, where the two ends of a transfer are one node, and shows a cycle if there
+// is one. Edges: a stage's compute actions in order; a transfer after every compute action before it in either list;
+// transfers of a link in order; compute after the transfers it needs; a buffer's next writer after its last send.
+func deadlock(p *plan.Plan, q *plan.Program) error {
+	g := &graph{names: nil, transfer: map[[2]int]int{}}
+	node := func(name string) int {
+		g.names = append(g.names, name)
+		g.edges = append(g.edges, nil)
+		return len(g.names) - 1
+	}
+	transfer := func(message, micro int) int {
+		k := [2]int{message, micro}
+		n, ok := g.transfer[k]
+		if !ok {
+			m := q.Messages[message]
+			n = node(fmt.Sprintf("message %d of micro-batch %d from stage %d to stage %d", message, micro, q.Chunks[m.From].Stage, q.Chunks[m.To].Stage))
+			g.transfer[k] = n
+		}
+		return n
+	}
+	last := map[[2]int]int{} // link -> last transfer
+	for s, list := range q.Actions {
+		compute := -1
+		var wants []int
+		for _, a := range list {
+			if !a.Kind.IsCompute() {
+				t := transfer(a.Message, a.Micro)
+				if compute >= 0 {
+					g.edge(compute, t)
+				}
+				m := q.Messages[a.Message]
+				if a.Kind.IsRecv() {
+					wants = append(wants, t)
+				} else {
+					l := [2]int{s, q.Chunks[m.To].Stage}
+					if before, ok := last[l]; ok {
+						g.edge(before, t)
+					}
+					last[l] = t
+				}
+				continue
+			}
+			n := node(fmt.Sprintf("%s of micro-batch %d on stage %d", a.Kind, a.Micro, s))
+			if compute >= 0 {
+				g.edge(compute, n)
+			}
+			for _, t := range wants {
+				g.edge(t, n)
+			}
+			wants = wants[:0]
+			for _, m := range q.Messages {
+				if m.From == a.Chunk && (a.Kind == plan.Forward && !m.Backward || a.Kind == plan.InputGrad && m.Backward) && a.Micro >= m.Window {
+					g.edge(transfer(m.ID, a.Micro-m.Window), n)
+				}
+			}
+			compute = n
+		}
+	}
+	if cycle := g.cycle(); cycle != nil {
+		return fmt.Errorf("deadlock: %s", strings.Join(cycle, " waits for "))
+	}
+	return nil
+}
+
+type graph struct {
+	names    []string
+	edges    [][]int // from what must come first
+	transfer map[[2]int]int
+}
+
+func (g *graph) edge(from, to int) { g.edges[from] = append(g.edges[from], to) }
+
+// cycle returns the names along a cycle, each waiting for the next, or nil.
+func (g *graph) cycle() []string {
+	degree := make([]int, len(g.names))
+	for _, es := range g.edges {
+		for _, e := range es {
+			degree[e]++
+		}
+	}
+	var ready []int
+	for n, d := range degree {
+		if d == 0 {
+			ready = append(ready, n)
+		}
+	}
+	left := len(g.names)
+	for len(ready) > 0 {
+		n := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		left--
+		for _, e := range g.edges[n] {
+			if degree[e]--; degree[e] == 0 {
+				ready = append(ready, e)
+			}
+		}
+	}
+	if left == 0 {
+		return nil
+	}
+	// Every node that is left has a predecessor that is left: walking back must come to a node twice.
+	before := make([]int, len(g.names))
+	for n, es := range g.edges {
+		for _, e := range es {
+			if degree[n] > 0 {
+				before[e] = n
+			}
+		}
+	}
+	n := 0
+	for degree[n] == 0 {
+		n++
+	}
+	at := map[int]int{}
+	var path []int
+	for {
+		if i, ok := at[n]; ok {
+			var names []string
+			for _, k := range append(path[i:], n) {
+				names = append(names, g.names[k])
+			}
+			return names
+		}
+		at[n] = len(path)
+		path = append(path, n)
+		n = before[n]
+	}
+}

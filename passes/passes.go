@@ -1,0 +1,310 @@
+// Package passes turns an elaborated block into a plan: one table of passes, one table of reasons for their order, one
+// driver.
+package passes
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/passes/autodiff"
+	"github.com/ppc-lang/ppc/passes/check"
+	"github.com/ppc-lang/ppc/passes/gradreduce"
+	"github.com/ppc-lang/ppc/passes/lazyinline"
+	"github.com/ppc-lang/ppc/passes/memplan"
+	"github.com/ppc-lang/ppc/passes/partition"
+	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/passes/sharedparam"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Options of a compilation, settled: flags and entries have been merged.
+type Options struct {
+	Stages   int
+	Schedule string
+	WLag     int
+	Target   *plan.Costs // nil: none
+	// Dump is called after each pass with the IR text of all entry functions, if not nil.
+	Dump func(pass, text string)
+	// Verify checks the IR after every pass.
+	Verify bool
+}
+
+// Timing is how long a pass took.
+type Timing struct {
+	Pass    string
+	Seconds float64
+}
+
+// state is what the passes work on.
+type state struct {
+	spec     *plan.Spec
+	opt      Options
+	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
+	entries  []*ir.Func
+	steps    []*autodiff.Step
+	programs []*memplan.Program
+	plan     *plan.Plan
+}
+
+// pass is a row of the table.
+type pass struct {
+	name  string
+	doc   string
+	phase ir.Phase // legality after the pass
+	run   func(*state) error
+}
+
+var table = []pass{
+	{"lazyinline", "one function for equal cells", ir.Elaborated, runLazyInline},
+	{"autodiff", "the joint graph: forward, gradients, accumulations of one micro-batch", ir.Joint, runAutodiff},
+	{"partition", "chunks, boundaries, and the functions of each chunk", ir.Cut, runPartition},
+	{"sharedparam", "where a parameter lives that several chunks read", ir.Cut, runSharedParam},
+	{"split", "the functions of each chunk and the values that cross", ir.Cut, runSplit},
+	{"areas", "a place for every value that outlives a pass; messages", ir.Cut, runAreas},
+	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
+	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
+	{"memplan", "slots, offsets and frames", ir.Cut, runMemPlan},
+	{"check", "deadlock, pairing, order, gradients", ir.Cut, runCheck},
+}
+
+// order holds the pairs that must stand in this order, with the reason.
+var order = []struct{ before, after, reason string }{
+	{"lazyinline", "autodiff", "each different function is differentiated once"},
+	{"autodiff", "partition", "no cut may decide how gradients associate"},
+	{"partition", "sharedparam", "readers have stages only when coloured"},
+	{"sharedparam", "split", "parameters that must not cross are refused before they are cut"},
+	{"split", "areas", "areas hold what the functions exchange"},
+	{"areas", "schedule", "messages exist once values have places"},
+	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
+	{"gradreduce", "memplan", "lifetimes follow the complete action lists"},
+	{"memplan", "check", "buffer reuse is part of the proof"},
+}
+
+func init() {
+	at := map[string]int{}
+	for i, p := range table {
+		at[p.name] = i
+	}
+	for _, o := range order {
+		b, ok1 := at[o.before]
+		a, ok2 := at[o.after]
+		if !ok1 || !ok2 || b >= a {
+			panic(fmt.Sprintf("passes: %s must come before %s: %s", o.before, o.after, o.reason))
+		}
+	}
+}
+
+// Names of the passes in order, with their purpose.
+func Names() (names, docs []string) {
+	for _, p := range table {
+		names = append(names, p.name)
+		docs = append(docs, p.doc)
+	}
+	return
+}
+
+// Run compiles a block. A diag.List in the error chain is for the user; any other error is a fault of the compiler.
+func Run(ctx context.Context, spec *plan.Spec, opt Options) (p *plan.Plan, timings []Timing, err error) {
+	s := &state{spec: spec, opt: opt}
+	s.specs = append(s.specs, spec)
+	for _, e := range spec.Evals {
+		s.specs = append(s.specs, e)
+		if e.Rest != nil {
+			s.specs = append(s.specs, e.Rest)
+		}
+	}
+	for _, q := range s.specs {
+		s.entries = append(s.entries, q.Entry)
+	}
+	current := ""
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pass %s failed on %s: %v", current, spec.Name, r)
+		}
+	}()
+	for _, row := range table {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		current = row.name
+		start := time.Now()
+		if err := row.run(s); err != nil {
+			if _, user := err.(diag.List); user {
+				return nil, nil, err
+			}
+			return nil, nil, fmt.Errorf("pass %s: %w", row.name, err)
+		}
+		timings = append(timings, Timing{row.name, time.Since(start).Seconds()})
+		if opt.Verify {
+			if err := spec.Module.Verify(row.phase); err != nil {
+				return nil, nil, fmt.Errorf("after pass %s: %w", row.name, err)
+			}
+		}
+		if opt.Dump != nil {
+			opt.Dump(row.name, s.text())
+		}
+	}
+	return s.plan, timings, nil
+}
+
+// text prints the functions the programs are made of at this point, callees first.
+func (s *state) text() string {
+	m := ir.NewModule(s.spec.Module.Name)
+	m.Params = s.spec.Module.Params
+	for _, f := range s.entries {
+		m.Funcs = append(m.Funcs, f)
+	}
+	for _, q := range s.programs {
+		for _, part := range q.Parts {
+			for _, f := range part.Funcs {
+				if f != nil {
+					m.Funcs = append(m.Funcs, f)
+				}
+			}
+		}
+	}
+	return m.String()
+}
+
+func runLazyInline(s *state) error {
+	s.entries = lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline)
+	return nil
+}
+
+func runAutodiff(s *state) error {
+	s.steps = make([]*autodiff.Step, len(s.specs))
+	for i, q := range s.specs {
+		if q.Kind != "train" {
+			continue
+		}
+		step, err := autodiff.Run(s.entries[i])
+		if err != nil {
+			return err
+		}
+		s.steps[i], s.entries[i] = step, step.Func
+	}
+	return nil
+}
+
+func runPartition(s *state) error {
+	var placement partition.Placement
+	costs := s.opt.Target
+	if costs == nil {
+		costs = &plan.CPU
+	}
+	for i := range s.specs {
+		var errs diag.List
+		f := s.entries[i]
+		switch {
+		case s.opt.Stages == 1:
+			f = partition.One(f)
+		case s.spec.Marked:
+			f, errs = partition.Marked(f, s.opt.Stages, s.spec.StagesPos)
+		case i == 0:
+			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
+		default:
+			f, errs = partition.Apply(f, placement, s.opt.Stages, s.spec.StagesPos)
+		}
+		if errs.HasErrors() {
+			return errs
+		}
+		s.entries[i] = f
+	}
+	return nil
+}
+
+func runSharedParam(s *state) error {
+	for _, f := range s.entries {
+		if errs := sharedparam.Run(f); errs.HasErrors() {
+			return errs
+		}
+	}
+	return nil
+}
+
+func runSplit(s *state) error {
+	for i, q := range s.specs {
+		f := s.entries[i]
+		prog := &plan.Program{
+			Name: q.Name, Train: q.Kind == "train", MicroBatches: q.MicroBatches, Inputs: q.Inputs, Results: q.Results,
+			Dataset: q.Dataset, Rest: -1,
+		}
+		for _, in := range q.Inputs {
+			if !in.Whole {
+				prog.Batch = in.Type.Shape[0]
+				break
+			}
+		}
+		if q.Rest != nil {
+			prog.Rest = i + 1
+		}
+		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), Results: len(f.Results)}
+		if s.steps[i] != nil {
+			m.Reads = s.steps[i].Reads
+			m.Results -= len(m.Reads)
+		}
+		m.Parts, m.Crossings = partition.Split(f, s.opt.Stages)
+		if err := partition.Covers(f, m.Parts); err != nil {
+			return err
+		}
+		for c := range m.Parts {
+			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c, Cells: partition.Cells(f, c)})
+		}
+		s.programs = append(s.programs, m)
+	}
+	return nil
+}
+
+func runAreas(s *state) error {
+	p := &plan.Plan{
+		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
+		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
+		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer,
+	}
+	for _, q := range s.programs {
+		p.Programs = append(p.Programs, q.Program)
+	}
+	s.plan = p
+	memplan.Areas(p, s.programs)
+	return nil
+}
+
+func runSchedule(s *state) error {
+	for _, q := range s.plan.Programs {
+		schedule.Run(q, s.opt.Schedule, s.opt.Stages)
+	}
+	return nil
+}
+
+func runGradReduce(s *state) error {
+	for _, q := range s.plan.Programs {
+		gradreduce.Run(q)
+	}
+	return nil
+}
+
+func runMemPlan(s *state) error {
+	memplan.Slots(s.plan)
+	s.plan.Memory = []*plan.Memory{memplan.Layout(s.plan, &plan.CPU)}
+	costs := &plan.CPU
+	if s.opt.Target != nil {
+		costs = s.opt.Target
+		s.plan.Target = costs.Device
+		s.plan.Memory = append(s.plan.Memory, memplan.Layout(s.plan, costs))
+	}
+	for i, q := range s.plan.Programs {
+		got, err := schedule.Simulate(q, schedule.Measure(s.plan, q, costs), s.plan.WLag, costs)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			s.plan.Predicted = got
+		}
+	}
+	return nil
+}
+
+func runCheck(s *state) error { return check.Run(s.plan) }

@@ -1,0 +1,162 @@
+package schedule
+
+import (
+	"fmt"
+
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Times of a chunk's passes for one micro-batch, and of a stage's update, in seconds.
+type Times struct {
+	Pass   [][3]float64 // by chunk and pass
+	Update []float64    // by stage
+}
+
+// Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order link per
+// ordered pair of stages, a transfer starts when both sides have posted it, compute waits for its messages and for sends
+// whose buffer it needs again, and a weight pass runs while the stage waits, or when its lag is used up, or at the end.
+// It returns an error that names the actions when nothing can go on.
+func Simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
+	s := &simulation{p: p, t: t, lag: lag, c: c, sent: map[key]float64{}, posted: map[key]float64{}, done: map[key]float64{}, link: map[[2]int]float64{}}
+	for stage := range p.Actions {
+		s.ranks = append(s.ranks, &rank{stage: stage})
+	}
+	for moved := true; moved; {
+		moved = false
+		for _, r := range s.ranks {
+			for s.advance(r) {
+				moved = true
+			}
+		}
+	}
+	var out plan.Prediction
+	busy := 0.0
+	for _, r := range s.ranks {
+		if r.next < len(p.Actions[r.stage]) {
+			a := p.Actions[r.stage][r.next]
+			return out, fmt.Errorf("stage %d waits for ever before %s of micro-batch %d", r.stage, a.Kind, a.Micro)
+		}
+		out.Makespan = max(out.Makespan, r.now)
+		out.Busy = append(out.Busy, r.busy)
+		busy += r.busy
+	}
+	if out.Makespan > 0 {
+		out.Bubble = 1 - busy/(float64(len(s.ranks))*out.Makespan)
+	}
+	return out, nil
+}
+
+type key struct{ message, micro int }
+
+type rank struct {
+	stage, next int
+	now, busy   float64
+	pending     []plan.Action // weight passes not run yet
+	wants       []key         // received messages the next compute action needs
+}
+
+type simulation struct {
+	p                  *plan.Program
+	t                  *Times
+	lag                int
+	c                  *plan.Costs
+	ranks              []*rank
+	sent, posted, done map[key]float64
+	link               map[[2]int]float64
+}
+
+// finish returns when a transfer is complete, if both sides have posted it.
+func (s *simulation) finish(k key) (float64, bool) {
+	if t, ok := s.done[k]; ok {
+		return t, true
+	}
+	a, ok1 := s.sent[k]
+	b, ok2 := s.posted[k]
+	if !ok1 || !ok2 {
+		return 0, false
+	}
+	m := s.p.Messages[k.message]
+	l := [2]int{s.p.Chunks[m.From].Stage, s.p.Chunks[m.To].Stage}
+	start := max(a, b, s.link[l])
+	t := start + s.c.Latency + float64(m.Bytes())/s.c.Link
+	s.link[l] = start + float64(m.Bytes())/s.c.Link
+	s.done[k] = t
+	return t, true
+}
+
+func (r *rank) run(d float64) { r.now += d; r.busy += d }
+
+func (s *simulation) weight(r *rank) {
+	r.run(s.t.Pass[r.pending[0].Chunk][2])
+	r.pending = r.pending[1:]
+}
+
+// waitFor lets pending weight passes run until time t.
+func (s *simulation) waitFor(r *rank, t float64) {
+	for r.now < t && len(r.pending) > 0 {
+		s.weight(r)
+	}
+	r.now = max(r.now, t)
+}
+
+func (s *simulation) advance(r *rank) bool {
+	list := s.p.Actions[r.stage]
+	if r.next >= len(list) {
+		return false
+	}
+	a := list[r.next]
+	switch {
+	case a.Kind.IsRecv():
+		k := key{a.Message, a.Micro}
+		s.posted[k] = r.now
+		r.wants = append(r.wants, k)
+	case a.Kind.IsSend():
+		s.sent[key{a.Message, a.Micro}] = r.now
+	case a.Kind == plan.WeightGrad:
+		r.pending = append(r.pending, a)
+	case a.Kind == plan.Update:
+		for len(r.pending) > 0 {
+			s.weight(r)
+		}
+		r.run(s.t.Update[r.stage])
+	default:
+		for _, k := range s.reuse(a) {
+			if _, ok := s.finish(k); !ok {
+				return false
+			}
+		}
+		ready := 0.0
+		for _, k := range append(s.reuse(a), r.wants...) {
+			t, ok := s.finish(k)
+			if !ok {
+				return false
+			}
+			ready = max(ready, t)
+		}
+		s.waitFor(r, ready)
+		r.wants = r.wants[:0]
+		pass := 0
+		if a.Kind == plan.InputGrad {
+			pass = 1
+		}
+		r.run(s.t.Pass[a.Chunk][pass])
+		if pass == 1 {
+			for len(r.pending) > 0 && r.pending[0].Micro <= a.Micro-s.lag {
+				s.weight(r)
+			}
+		}
+	}
+	r.next++
+	return true
+}
+
+// reuse lists the sends that must be complete before a compute action writes their buffer again.
+func (s *simulation) reuse(a plan.Action) []key {
+	var out []key
+	for _, m := range s.p.Messages {
+		if m.From == a.Chunk && m.Backward == (a.Kind == plan.InputGrad) && a.Micro >= m.Window {
+			out = append(out, key{m.ID, a.Micro - m.Window})
+		}
+	}
+	return out
+}
