@@ -106,16 +106,8 @@ func Kinds() []Kind {
 	return ks
 }
 
-var kindByName = func() map[string]Kind {
-	m := map[string]Kind{}
-	for k := Call; k < numKinds; k++ {
-		if table[k].Name == "" {
-			panic(fmt.Sprintf("ir: operation %d has no row", k))
-		}
-		m[table[k].Name] = k
-	}
-	return m
-}()
+// kindByName is filled by init, after the table.
+var kindByName = map[string]Kind{}
 
 var (
 	reduceAttrs = []AttrSpec{{"axes", []int(nil), true}, {"keepdims", false, true}}
@@ -175,6 +167,12 @@ func init() {
 		Print:            {Name: "print", Operands: 1, Attrs: labelAttrs, Infer: nothing, Effect: true, Flops: noFlops},
 		Summary:          {Name: "summary", Operands: 1, Attrs: labelAttrs, Infer: nothing, Effect: true, Flops: noFlops},
 		TensorDump:       {Name: "tensor_dump", Operands: 1, Attrs: labelAttrs, Infer: nothing, Effect: true, Flops: noFlops},
+	}
+	for k := Call; k < numKinds; k++ {
+		if table[k].Name == "" {
+			panic(fmt.Sprintf("ir: operation %d has no row", k))
+		}
+		kindByName[table[k].Name] = k
 	}
 }
 
