@@ -137,6 +137,8 @@ func halfValue(h uint16) float64 {
 	return sign * math.Ldexp(1024+mantissa, exponent-25)
 }
 
+const kernelsPerFile = 40
+
 // kernelCase runs one kernel: args in parameter order; outputs among them are compared with want.
 type kernelCase struct {
 	name      string
@@ -161,13 +163,26 @@ func runKernels(t *testing.T, cases []kernelCase) {
 	set := emulator.KernelSet{Dir: dir, VectorCores: c.VectorCores, CubeCores: c.CubeCores}
 	index := map[string]int{}
 	arena := 0
+	var bundle []byte // many kernels to a file: the headers cost more than the kernels
+	files := 0
+	write := func() {
+		file := fmt.Sprintf("bundle%d.cpp", files)
+		files++
+		for i := len(set.Kernels) - 1; i >= 0 && set.Kernels[i].File == ""; i-- {
+			set.Kernels[i].File = file
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), bundle, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		bundle = nil
+	}
 	for _, k := range cases {
 		if _, ok := index[k.kernel.Name]; !ok {
 			index[k.kernel.Name] = len(set.Kernels)
-			file := k.kernel.Name + ".cpp"
-			set.Kernels = append(set.Kernels, emulator.Kernel{Name: k.kernel.Name, File: file, Parameters: k.kernel.Parameters})
-			if err := os.WriteFile(filepath.Join(dir, file), k.kernel.Source, 0o644); err != nil {
-				t.Fatal(err)
+			set.Kernels = append(set.Kernels, emulator.Kernel{Name: k.kernel.Name, Parameters: k.kernel.Parameters})
+			bundle = append(bundle, k.kernel.Source...)
+			if len(set.Kernels)%kernelsPerFile == 0 {
+				write()
 			}
 		}
 		bytes := 0
@@ -175,6 +190,9 @@ func runKernels(t *testing.T, cases []kernelCase) {
 			bytes += roundUp(a.typ.Bytes(), 512) + 512
 		}
 		arena = max(arena, bytes)
+	}
+	if bundle != nil {
+		write()
 	}
 	if keep := os.Getenv("ASCEND_KEEP_KERNELS"); keep != "" {
 		if err := os.CopyFS(filepath.Join(keep, t.Name()), os.DirFS(dir)); err != nil {

@@ -88,6 +88,9 @@ func Build(ctx context.Context, set KernelSet, cacheDir string) (string, error) 
 	return b.link(ctx, objects)
 }
 
+// maxCompilerText bounds what an error repeats of the compiler's words.
+const maxCompilerText = 4 << 10
+
 type builder struct {
 	compiler string
 	cache    string
@@ -263,7 +266,7 @@ func (b *builder) produce(ctx context.Context, target string, arguments []string
 	defer os.Remove(temporary.Name())
 	command := exec.CommandContext(ctx, b.compiler, append(arguments, "-o", temporary.Name())...)
 	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("g++ failed (%w):\n%s", err, bytes.TrimSpace(output))
+		return fmt.Errorf("g++ failed (%w):\n%s", err, bytes.TrimSpace(output[:min(len(output), maxCompilerText)]))
 	}
 	return os.Rename(temporary.Name(), target)
 }
