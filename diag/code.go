@@ -65,6 +65,7 @@ const (
 	CompilerFault   Code = "E1101"
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
+	UnusedCell      Code = "W0201"
 )
 
 // Meaning is a row of [Codes].
@@ -130,6 +131,7 @@ var meanings = []Meaning{
 	{CompilerFault, "a fault of ppc itself"},
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},
+	{UnusedCell, "a cell or parameter that nothing uses"},
 }
 
 // Codes returns every code with its meaning, in order of the code.

@@ -158,6 +158,30 @@ func (f *Func) NumOps() int { return int(f.lastOp) + 1 }
 // Value returns the record of v; the pointer is valid until the next value is made.
 func (f *Func) Value(v ValueID) *Value { return &f.values[v] }
 
+// TrimArgs removes the arguments that nothing reads and returns the old indices of those that stay.
+func (f *Func) TrimArgs() []int {
+	read := make([]bool, len(f.values))
+	for _, op := range f.Ops {
+		for _, a := range op.Args {
+			read[a] = true
+		}
+	}
+	for _, r := range f.Results {
+		read[r] = true
+	}
+	var args []ValueID
+	var kept []int
+	for i, a := range f.Args {
+		if read[a] {
+			f.values[a].Index = len(args)
+			args = append(args, a)
+			kept = append(kept, i)
+		}
+	}
+	f.Args = args
+	return kept
+}
+
 // TypeOf returns the type of v.
 func (f *Func) TypeOf(v ValueID) Type { return f.values[v].Type }
 

@@ -106,7 +106,7 @@ func Kinds() []Kind {
 	return ks
 }
 
-// kindByName is filled by init, after the table.
+// kindByName is filled with the table.
 var kindByName = map[string]Kind{}
 
 var (

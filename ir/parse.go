@@ -521,3 +521,13 @@ func (p *parser) marks(f *Func) (At, error) {
 	}
 	return at, nil
 }
+
+// ParseType reads what Type.String prints.
+func ParseType(s string) (Type, error) {
+	p := &parser{rest: s}
+	t, err := p.typ()
+	if err == nil && p.rest != "" {
+		err = fmt.Errorf("%q is not a type", clip(s))
+	}
+	return t, err
+}

@@ -15,7 +15,7 @@ func (m *Module) String() string {
 		fmt.Fprintf(&b, "param @%s : %s = %s(%s)%s\n", p.Name, p.Type, p.Init.Kind, floatList(p.Init.Args), posText(p.Pos))
 	}
 	for _, f := range m.CalleesFirst() {
-		f.write(&b)
+		f.write(&b, true)
 	}
 	return b.String()
 }
@@ -46,8 +46,16 @@ func (m *Module) CalleesFirst() []*Func {
 // String prints the function.
 func (f *Func) String() string {
 	var b strings.Builder
-	f.write(&b)
+	f.write(&b, true)
 	return b.String()
+}
+
+// Structure is the text of the function without its name and without positions: what makes two functions equal.
+func (f *Func) Structure() string {
+	var b strings.Builder
+	f.write(&b, false)
+	_, rest, _ := strings.Cut(b.String(), "(")
+	return rest
 }
 
 func floatList(v []float64) string {
@@ -94,7 +102,7 @@ func (f *Func) Names() []string {
 	return names
 }
 
-func (f *Func) write(b *strings.Builder) {
+func (f *Func) write(b *strings.Builder, positions bool) {
 	names := f.Names()
 	list := func(vs []ValueID) string {
 		s := make([]string, len(vs))
@@ -154,7 +162,9 @@ func (f *Func) write(b *strings.Builder) {
 				b.WriteString(f.TypeOf(r).String())
 			}
 		}
-		b.WriteString(posText(op.Pos))
+		if positions {
+			b.WriteString(posText(op.Pos))
+		}
 		b.WriteByte('\n')
 	}
 	fmt.Fprintf(b, "  return %s\n}\n", list(f.Results))

@@ -202,7 +202,7 @@ func runPartition(s *state) error {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, s.opt.Stages, s.spec.StagesPos)
+			f, errs = partition.Marked(f, s.opt.Stages, i == 0, s.spec.StagesPos)
 		case i == 0:
 			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
 		default:

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"unsafe"
@@ -12,44 +13,43 @@ import (
 	"github.com/ppc-lang/ppc/runtime/device"
 )
 
-// rank executes the actions of one stage. It runs in one goroutine.
-type rank struct {
-	stage   int
-	plan    *plan.Plan
-	dev     device.Device
-	spin    spinner
-	links   map[[2]int]*link
-	progs   []*rankProgram
-	scalars []float32
-	action  string // what it is doing, for error messages
+// errStopped ends a rank because another one failed; it is never the error that is reported.
+var errStopped = errors.New("stopped")
 
-	pending []plan.Action // weight passes not run yet, ascending micro-batches of a chunk
-	pend    []device.Pending
+// rank executes the actions of one stage, in one goroutine.
+type rank struct {
+	stage    int
+	plan     *plan.Plan
+	dev      device.Device
+	spin     spinner
+	links    []*link  // by from*stages+to
+	base     []uint64 // by link: transfers of the steps before this one
+	programs []*rankProgram
+	scalars  []float32
+	pending  []device.Pending // weight passes that have not run yet
 }
 
 // rankProgram is a program with everything resolved that does not change from step to step.
 type rankProgram struct {
 	*plan.Program
-	index    int
-	steps    []rankAction
-	inputs   []inputBuffer
-	outputs  []outputBuffer
-	perLink  map[*link]uint64 // transfers of this program on a link, per step
-	base     map[*link]uint64
-	linkList []*link
+	index   int
+	actions []rankAction
+	inputs  []inputBuffer
+	outputs []outputBuffer
+	perLink []uint64 // by link: transfers of a step
 }
 
 // rankAction is an action with its link and buffers.
 type rankAction struct {
 	plan.Action
-	link    *link
-	nth     uint64 // number of the transfer on its link within a step
+	transfer
 	buffers [][]byte
-	wants   []transfer // what a compute action waits for: received messages, and sends whose buffer it writes again
+	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
 }
 
+// transfer is the nth of a step on a link; side is this rank's: 0 sends, 1 receives.
 type transfer struct {
-	link *link
+	link int
 	nth  uint64
 	side int
 }
@@ -61,14 +61,17 @@ type inputBuffer struct {
 }
 
 type outputBuffer struct {
-	result int
+	value  int // index in Program.Outputs
 	micros [][]byte
 }
 
-// prepare resolves the actions of every program.
+// prepare resolves the actions and buffers of every program.
 func (r *rank) prepare() {
+	st := r.plan.Stages[r.stage]
+	slot := func(ref plan.Ref, micro int) int { return micro % st.Areas[ref.Area].Slots }
+	r.base = make([]uint64, len(r.links))
 	for i, q := range r.plan.Programs {
-		p := &rankProgram{Program: q, index: i, perLink: map[*link]uint64{}, base: map[*link]uint64{}}
+		p := &rankProgram{Program: q, index: i, perLink: make([]uint64, len(r.links))}
 		sent := map[[2]int]transfer{}
 		var wants []transfer
 		for _, a := range q.Actions[r.stage] {
@@ -76,24 +79,21 @@ func (r *rank) prepare() {
 			switch {
 			case a.Message >= 0:
 				m := q.Messages[a.Message]
-				x.link = r.links[[2]int{q.Chunks[m.From].Stage, q.Chunks[m.To].Stage}]
-				if p.perLink[x.link] == 0 {
-					p.linkList = append(p.linkList, x.link)
-				}
-				x.nth = p.perLink[x.link]
-				p.perLink[x.link]++
+				l := q.Chunks[m.From].Stage*r.plan.NumStages + q.Chunks[m.To].Stage
+				x.transfer = transfer{link: l, nth: p.perLink[l]}
+				p.perLink[l]++
 				for _, t := range m.Tensors {
 					ref := t.From
 					if a.Kind.IsRecv() {
 						ref = t.To
 					}
-					b := r.dev.Buffer(ref, r.slot(ref, a.Micro))
-					x.buffers = append(x.buffers, b[:t.Type.Bytes()])
+					x.buffers = append(x.buffers, r.dev.Buffer(ref, slot(ref, a.Micro))[:t.Type.Bytes()])
 				}
 				if a.Kind.IsRecv() {
-					wants = append(wants, transfer{x.link, x.nth, 1})
+					x.side = 1
+					wants = append(wants, x.transfer)
 				} else {
-					sent[[2]int{a.Message, a.Micro}] = transfer{x.link, x.nth, 0}
+					sent[[2]int{a.Message, a.Micro}] = x.transfer
 				}
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
@@ -103,13 +103,13 @@ func (r *rank) prepare() {
 					}
 				}
 			}
-			p.steps = append(p.steps, x)
+			p.actions = append(p.actions, x)
 		}
-		for k, ref := range r.plan.Stages[r.stage].Inputs[i] {
+		for k, ref := range st.Inputs[i] {
 			if ref.Item < 0 {
 				continue
 			}
-			in := inputBuffer{column: k, typ: r.plan.Stages[r.stage].Areas[ref.Area].Items[ref.Item].Type}
+			in := inputBuffer{column: k, typ: st.Areas[ref.Area].Items[ref.Item].Type}
 			for m := range q.MicroBatches {
 				in.micros = append(in.micros, r.dev.Buffer(ref, m))
 			}
@@ -119,22 +119,18 @@ func (r *rank) prepare() {
 			if o.Stage != r.stage {
 				continue
 			}
-			out := outputBuffer{result: k}
+			out := outputBuffer{value: k}
 			for m := range q.MicroBatches {
 				out.micros = append(out.micros, r.dev.Buffer(o.Ref, m))
 			}
 			p.outputs = append(p.outputs, out)
 		}
-		r.progs = append(r.progs, p)
+		r.programs = append(r.programs, p)
 	}
+	r.pending = make([]device.Pending, 0, 8)
 }
 
-// slot of a buffer for a micro-batch.
-func (r *rank) slot(ref plan.Ref, micro int) int {
-	return micro % r.plan.Stages[r.stage].Areas[ref.Area].Slots
-}
-
-// load reads rows row.. of the data into the input buffers.
+// load reads the rows of a batch into the input buffers.
 func (p *rankProgram) load(d *data.Dataset, row int) error {
 	n := p.Batch / p.MicroBatches
 	for _, in := range p.inputs {
@@ -153,7 +149,7 @@ func (p *rankProgram) load(d *data.Dataset, row int) error {
 	return nil
 }
 
-// floats and ints look at device memory as numbers; buffers are aligned by the plan.
+// floats and ints look at device memory as numbers; the plan aligns buffers.
 func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
@@ -162,37 +158,116 @@ func ints(b []byte) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-func (o *outputBuffer) value(micro int) float64 {
+func (o *outputBuffer) at(micro int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(o.micros[micro])))
 }
 
 // run executes one step of a program. squares, if not nil, gets the sum of squares of every trained gradient.
 func (r *rank) run(index int, squares []float64) error {
-	p := r.progs[index]
-	for i := range p.steps {
-		if err := r.step(p, &p.steps[i], squares); err != nil {
-			return fmt.Errorf("rank %d: %s: %w", r.stage, r.doing(&p.steps[i]), err)
+	p := r.programs[index]
+	for i := range p.actions {
+		a := &p.actions[i]
+		if err := r.action(p, a, squares); err != nil {
+			if err == errStopped {
+				return err
+			}
+			return fmt.Errorf("rank %d: %s: %w", r.stage, a.describe(), err)
 		}
 	}
-	// Everything this rank sent must have left before its buffers are written by the next step.
-	for _, l := range p.linkList {
-		p.base[l] += p.perLink[l]
-	}
-	for _, l := range p.linkList {
-		side := 0
-		if l == nil {
+	// What this rank sent must have left before the next step writes its buffers.
+	for l, n := range p.perLink {
+		if n == 0 {
 			continue
 		}
-		if !r.spin.wait(l, r.total(l)-1, side+sideOf(l, r)) {
+		r.base[l] += n
+		side := 0
+		if l/r.plan.NumStages != r.stage {
+			side = 1
+		}
+		if !r.spin.wait(r.links[l], r.base[l]-1, side) {
 			return errStopped
 		}
 	}
 	return nil
 }
 
-func (r *rank) doing(a *rankAction) string {
+func (a *rankAction) describe() string {
 	if a.Chunk < 0 {
 		return a.Kind.String()
 	}
 	return fmt.Sprintf("%s of micro-batch %d", a.Kind, a.Micro)
+}
+
+func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
+	switch a.Kind {
+	case plan.Forward, plan.InputGrad:
+		for i := range a.wants {
+			if err := r.wait(p, &a.wants[i]); err != nil {
+				return err
+			}
+		}
+		if a.Kind == plan.Forward {
+			return r.dev.Run(p.index, a.Chunk, ir.ForwardPass, a.Micro, a.Micro+1)
+		}
+		if err := r.dev.Run(p.index, a.Chunk, ir.InputPass, a.Micro, a.Micro+1); err != nil {
+			return err
+		}
+		return nil
+	case plan.WeightGrad:
+		if n := len(r.pending); n > 0 && r.pending[n-1].Chunk == a.Chunk && r.pending[n-1].Hi == a.Micro {
+			r.pending[n-1].Hi++
+		} else {
+			r.pending = append(r.pending, device.Pending{Chunk: a.Chunk, Lo: a.Micro, Hi: a.Micro + 1})
+		}
+		// At most WLag weight passes of a chunk wait; what is over is done as one pass.
+		if w := &r.pending[0]; w.Hi-w.Lo > r.plan.WLag {
+			return r.weight(p, w.Hi-w.Lo-r.plan.WLag)
+		}
+		return nil
+	case plan.Update:
+		if squares == nil {
+			err := r.dev.Update(p.index, r.pending, r.scalars, false)
+			r.pending = r.pending[:0]
+			return err
+		}
+		for len(r.pending) > 0 {
+			if err := r.weight(p, r.pending[0].Hi-r.pending[0].Lo); err != nil {
+				return err
+			}
+		}
+		if err := r.dev.FoldGradients(squares); err != nil {
+			return err
+		}
+		return r.dev.Update(p.index, nil, r.scalars, true)
+	default:
+		r.links[a.link].post(a.side == 1, a.buffers)
+		return nil
+	}
+}
+
+// weight runs the first n pending weight passes as one.
+func (r *rank) weight(p *rankProgram, n int) error {
+	w := &r.pending[0]
+	lo := w.Lo
+	w.Lo += n
+	chunk := w.Chunk
+	if w.Lo == w.Hi {
+		copy(r.pending, r.pending[1:])
+		r.pending = r.pending[:len(r.pending)-1]
+	}
+	return r.dev.Run(p.index, chunk, ir.WeightPass, lo, lo+n)
+}
+
+// wait returns when a transfer is complete; meanwhile it runs pending weight passes.
+func (r *rank) wait(p *rankProgram, t *transfer) error {
+	l, seq := r.links[t.link], r.base[t.link]+t.nth
+	for l.done.Load() <= seq && len(r.pending) > 0 {
+		if err := r.weight(p, 1); err != nil {
+			return err
+		}
+	}
+	if !r.spin.wait(l, seq, t.side) {
+		return errStopped
+	}
+	return nil
 }

@@ -391,7 +391,10 @@ func (b *builder) call(op *ir.Op, t *triple) {
 	}
 	at := op.At
 	at.Pass, at.Forward = ir.InputPass, op.ID
-	results := b.input.Call(t.input, args, at)
+	var results []ir.ValueID
+	if len(t.input.Results) > 0 {
+		results = b.input.Call(t.input, args, at)
+	}
 	// A value given for several arguments gets one contribution, as when the call is inlined.
 	for i, a := range op.Args {
 		if slices.Contains(op.Args[:i], a) {
@@ -434,6 +437,7 @@ func (b *builder) call(op *ir.Op, t *triple) {
 
 // finish closes the input function and builds the weight function.
 func (b *builder) finish(name string) {
+	b.input.TrimArgs()
 	for _, a := range b.input.Args {
 		b.t.inputArgs = append(b.t.inputArgs, b.from[a])
 	}

@@ -39,14 +39,15 @@ func passes(p *plan.Plan, q *plan.Program) error {
 				}
 				next[a.Kind]++
 				for before := plan.Forward; before < a.Kind; before++ {
-					if c.Phases[before].Func != nil && next[before] < next[a.Kind] {
+					if (c.Phases[before].Func != nil || before == plan.InputGrad) && next[before] < next[a.Kind] {
 						return fmt.Errorf("stage %d: %s of micro-batch %d of chunk %d comes before its %s", s, a.Kind, a.Micro, c.ID, before)
 					}
 				}
 			}
 		}
 		for k, n := range next {
-			if c.Phases[k].Func != nil && n != q.MicroBatches || c.Phases[k].Func == nil && k > 0 && n != 0 {
+			due := c.Phases[k].Func != nil || k == 1 && c.Phases[2].Func != nil
+			if due && n != q.MicroBatches || !due && k > 0 && n != 0 {
 				return fmt.Errorf("chunk %d runs %s %d times, wants %d", c.ID, plan.ActionKind(k), n, q.MicroBatches)
 			}
 		}

@@ -1,7 +1,7 @@
 // Package lazyinline decides which cells stay functions.
 //
 // The frontend makes a function for every instance of a cell. Here equal ones become one: the key is the cell and the
-// whole structure of the function (operations, attributes, types, marks, positions, callees), so that a wrong key cannot merge
+// whole structure of the function (operations, attributes, types, marks, callees), so that a wrong key cannot merge
 // different code. The modes are "auto" (every cell stays a function), "marked" (only cells that carry @lazy_inline do)
 // and "off" (none does). All three give the same bits.
 package lazyinline
@@ -37,20 +37,13 @@ func merge(m *ir.Module) {
 				op.Callee = same[op.Callee]
 			}
 		}
-		key := structure(f)
+		cell, _, _ := strings.Cut(f.Name, ".")
+		key := cell + "(" + f.Structure()
 		if first[key] == nil {
 			first[key] = f
 		}
 		same[f] = first[key]
 	}
-}
-
-// structure is the text of a function without its own number.
-func structure(f *ir.Func) string {
-	text := f.String()
-	name, rest, _ := strings.Cut(strings.TrimPrefix(text, "func @"), "(")
-	cell, _, _ := strings.Cut(name, ".")
-	return cell + "(" + rest
 }
 
 type inliner struct {

@@ -1,6 +1,7 @@
 package memplan
 
 import (
+	"fmt"
 	"sort"
 
 	"github.com/ppc-lang/ppc/ir"
@@ -24,6 +25,10 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 			sm.Count(a.Class, offset*a.Slots)
 		}
 		fr := &framer{costs: costs, index: map[*ir.Func]int{}}
+		ws := &workspace{costs: costs, packed: map[*ir.Param]bool{}, done: map[string]int{}}
+		for _, sp := range st.Params {
+			ws.packed[sp.Param] = st.Areas[sp.Value.Area].Items[sp.Value.Item].Form != plan.Rows
+		}
 		for _, q := range p.Programs {
 			for _, c := range q.Chunks {
 				if c.Stage != s {
@@ -32,11 +37,12 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 				for _, ph := range c.Phases {
 					if ph.Func != nil {
 						sm.Scratch = max(sm.Scratch, fr.frame(ph.Func).Bytes)
+						sm.Private = max(sm.Private, ws.function(ph.Func, nil))
 					}
 				}
 			}
 		}
-		sm.Frames, sm.Private = fr.frames, fr.workspace
+		sm.Frames = fr.frames
 		sm.Count(plan.Scratch, sm.Scratch)
 		sm.Count(plan.Private, sm.Private)
 		mem.Stages = append(mem.Stages, sm)
@@ -44,11 +50,51 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 	return mem
 }
 
+// workspace finds the largest kernel workspace. Whether a product needs one depends on whether its right side is a
+// packed parameter, so a function counts once per set of packed arguments.
+type workspace struct {
+	costs  *plan.Costs
+	packed map[*ir.Param]bool
+	done   map[string]int
+}
+
+func (w *workspace) function(f *ir.Func, args []bool) int {
+	key := fmt.Sprint(f.Name, args)
+	if n, ok := w.done[key]; ok {
+		return n
+	}
+	packed := make([]bool, f.NumValues())
+	for i, on := range args {
+		packed[f.Args[i]] = on
+	}
+	for _, v := range f.ParamReads() {
+		packed[v] = w.packed[f.Value(v).Param]
+	}
+	most := 0
+	for _, op := range f.Ops {
+		switch {
+		case op.Callee != nil:
+			mask := make([]bool, len(op.Args))
+			for i, a := range op.Args {
+				mask[i] = packed[a]
+			}
+			most = max(most, w.function(op.Callee, mask))
+		case op.Kind == ir.MatMul && !packed[op.Args[1]]:
+			in := make([]ir.Type, len(op.Args))
+			for i, a := range op.Args {
+				in[i] = f.TypeOf(a)
+			}
+			most = max(most, w.costs.Workspace(op.Kind, in, op.Attrs))
+		}
+	}
+	w.done[key] = most
+	return most
+}
+
 type framer struct {
-	costs     *plan.Costs
-	index     map[*ir.Func]int
-	frames    []plan.Frame
-	workspace int
+	costs  *plan.Costs
+	index  map[*ir.Func]int
+	frames []plan.Frame
 }
 
 // frame places the inner values of f, and of its callees before it. Values whose lives overlap never overlap in place.
@@ -88,12 +134,6 @@ func (fr *framer) frame(f *ir.Func) *plan.Frame {
 				fm.Calls[op.ID] = h.take(n)
 				h.give(fm.Calls[op.ID], n)
 			}
-		} else {
-			in := make([]ir.Type, len(op.Args))
-			for k, a := range op.Args {
-				in[k] = f.TypeOf(a)
-			}
-			fr.workspace = max(fr.workspace, fr.costs.Workspace(op.Kind, in, op.Attrs))
 		}
 		for _, r := range ends[i] {
 			h.give(fm.Offsets[r], f.TypeOf(r).Bytes())

@@ -114,7 +114,7 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 					op.Stage = s
 				}
 			}
-			chunk, errs := colour(f, stages, pos)
+			chunk, errs := colour(f, stages, false, pos)
 			if errs.HasErrors() {
 				return nil, errs
 			}

@@ -15,8 +15,9 @@ import (
 )
 
 // Marked colours f from its stage marks and returns the coloured form, where every operation has a chunk. pos is where
-// the number of stages was set.
-func Marked(f *ir.Func, stages int, pos ir.Pos) (*ir.Func, diag.List) {
+// the number of stages was set. Only the first program of
+// a plan must use every stage: an evaluation may leave some idle.
+func Marked(f *ir.Func, stages int, first bool, pos ir.Pos) (*ir.Func, diag.List) {
 	m := &marks{has: map[*ir.Func]bool{}}
 	for {
 		which := map[ir.OpID]bool{}
@@ -30,7 +31,7 @@ func Marked(f *ir.Func, stages int, pos ir.Pos) (*ir.Func, diag.List) {
 		}
 		f = open(f, which)
 	}
-	chunk, errs := colour(f, stages, pos)
+	chunk, errs := colour(f, stages, first, pos)
 	if errs.HasErrors() {
 		return nil, errs
 	}
@@ -141,7 +142,7 @@ func (c *copier) finish() *ir.Func {
 const cloned = -2
 
 // colour gives forward operations their chunk by the marks: see the package comment.
-func colour(f *ir.Func, stages int, pos ir.Pos) ([]int, diag.List) {
+func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
 	var errs diag.List
 	chunk := make([]int, f.NumOps())
 	by := make([]*ir.Op, stages) // an operation of every stage
@@ -187,7 +188,7 @@ func colour(f *ir.Func, stages int, pos ir.Pos) ([]int, diag.List) {
 		}
 	}
 	for s, op := range by {
-		if op == nil && !errs.HasErrors() {
+		if op == nil && first && !errs.HasErrors() {
 			errs.Add(diag.Errorf(diag.EmptyStage, diag.At(pos), "stage %d has nothing to do: no cell is marked with it", s).
 				WithRepair("mark a cell with stage %d, or lower the marks above it", s))
 		}

@@ -114,6 +114,7 @@ func (p *Part) build(f *ir.Func, pass ir.Pass, ops []*ir.Op, alias map[*ir.Func]
 		n := g.CopyOp(op, args, op.At)
 		for i, r := range op.Results {
 			values[r] = n.Results[i]
+			p.Local[r] = r
 			if leaves(r) {
 				g.Results = append(g.Results, n.Results[i])
 				p.Results[pass] = append(p.Results[pass], r)

@@ -101,7 +101,8 @@ func place(p *plan.Program, c *plan.Chunk, order []step) []plan.Action {
 	for _, s := range order {
 		back := s.kind == plan.InputGrad
 		transfers(s.micro, back, false)
-		if s.kind == plan.Forward || c.Phases[1].Func != nil {
+		// I stands for the arrival of gradients too, where a chunk has nothing to compute in it.
+		if s.kind == plan.Forward || c.Phases[1].Func != nil || c.Phases[2].Func != nil {
 			out = append(out, plan.Action{Kind: s.kind, Chunk: c.ID, Micro: s.micro, Message: -1, Peer: -1})
 		}
 		transfers(s.micro, back, true)

@@ -114,6 +114,9 @@ func (s *simulation) advance(r *rank) bool {
 		s.sent[key{a.Message, a.Micro}] = r.now
 	case a.Kind == plan.WeightGrad:
 		r.pending = append(r.pending, a)
+		for len(r.pending) > s.lag {
+			s.weight(r)
+		}
 	case a.Kind == plan.Update:
 		for len(r.pending) > 0 {
 			s.weight(r)
@@ -140,11 +143,6 @@ func (s *simulation) advance(r *rank) bool {
 			pass = 1
 		}
 		r.run(s.t.Pass[a.Chunk][pass])
-		if pass == 1 {
-			for len(r.pending) > 0 && r.pending[0].Micro <= a.Micro-s.lag {
-				s.weight(r)
-			}
-		}
 	}
 	r.next++
 	return true

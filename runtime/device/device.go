@@ -15,7 +15,8 @@ type Device interface {
 	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters, Gradients and
 	// OptState are not reached this way: a device may keep them in a form of its own.
 	Buffer(ref plan.Ref, slot int) []byte
-	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one.
+	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one. A pass
+	// without function does nothing.
 	Run(program, chunk int, pass ir.Pass, lo, hi int) error
 	// FoldGradients adds up the accumulators of every parameter (one per read, in program order) and returns the sum
 	// of squares of each trained parameter's gradient in squares (by Stage.Params; float64).

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+)
+
+// compileFlags are those that shape the compiled program.
+func compileFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "stages", Usage: "number of pipeline stages"},
+		&cli.IntFlag{Name: "micro", Usage: "number of micro-batches"},
+		&cli.StringFlag{Name: "schedule", Usage: "gpipe or 1f1b (default 1f1b)"},
+		&cli.IntFlag{Name: "w-lag", Usage: "how many micro-batches a weight pass may wait", Value: ppc.DefaultWLag},
+		&cli.StringFlag{Name: "target", Usage: "chip: 910b1, 910b2, 910b3, 910b4, 910c, or none"},
+		&cli.StringFlag{Name: "block", Usage: "pipeline block to compile, if the file has several"},
+		&cli.StringSliceFlag{Name: "set", Usage: "k=v: value of a constant"},
+		&cli.BoolFlag{Name: "unsplit", Usage: "compile as one stage, whatever the marks say"},
+		&cli.StringFlag{Name: "lazy-inline", Usage: "auto, marked or off"},
+		&cli.StringFlag{Name: "seed", Usage: "seed of initial values (32 bits)"},
+	}
+}
+
+// options translates compile flags. target is what an absent -target means.
+func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) {
+	src, err := a.read(name)
+	if err != nil {
+		return ppc.Options{}, err
+	}
+	o := ppc.Options{
+		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) },
+		Block: c.String("block"), Stages: c.Int("stages"), Micro: c.Int("micro"), Schedule: c.String("schedule"),
+		Target: target, Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
+	}
+	for _, n := range []string{"stages", "micro"} {
+		if c.IsSet(n) && c.Int(n) < 1 {
+			return o, usagef("-%s is %d; it must be at least 1", n, c.Int(n))
+		}
+	}
+	if c.IsSet("target") {
+		o.Target = c.String("target")
+	}
+	if c.IsSet("w-lag") {
+		lag := c.Int("w-lag")
+		o.WLag = &lag
+	}
+	switch o.LazyInline {
+	case "", "auto", "marked", "off":
+	default:
+		return o, usagef("-lazy-inline is auto, marked or off, not `%s`", o.LazyInline)
+	}
+	for _, kv := range c.StringSlice("set") {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
+			return o, usagef("-set wants name=value, got `%s`", kv)
+		}
+		o.Set[k] = v
+	}
+	if o.Seed, err = seed(c); err != nil {
+		return o, err
+	}
+	return o, nil
+}
+
+func seed(c *cli.Command) (*uint32, error) {
+	if !c.IsSet("seed") {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(c.String("seed"), 10, 32)
+	if err != nil {
+		return nil, usagef("-seed is `%s`; it must be a whole number from 0 to %d", c.String("seed"), uint32(math.MaxUint32))
+	}
+	s := uint32(n)
+	return &s, nil
+}
+
+// printJSON prints one object on stdout.
+func (a *app) printJSON(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return failed(err)
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n", b)
+	return err
+}
+
+// number is a float that JSON can hold: one that is not finite becomes a string.
+type number float64
+
+func (n number) MarshalJSON() ([]byte, error) {
+	f := float64(n)
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return json.Marshal(strconv.FormatFloat(f, 'g', -1, 64))
+	}
+	return json.Marshal(f)
+}
+
+// size prints bytes for people.
+func size(n int) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 10<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 10<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

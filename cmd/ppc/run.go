@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+)
+
+// logEvery is how many steps lie between two lines of the training log.
+const logEvery = 10
+
+func runFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "data", Usage: "folder or file that replaces the path of every data source"},
+		&cli.IntFlag{Name: "steps", Usage: "end after that many steps in total"},
+		&cli.IntFlag{Name: "epochs", Usage: "epochs, instead of the file's"},
+		&cli.StringFlag{Name: "device", Usage: "cpu, emulator or ascend", Value: "cpu"},
+		&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device: generic, avx2 or avx512 (default the best here)"},
+		&cli.StringFlag{Name: "reduction", Usage: "sum or mean over micro-batches, instead of the file's"},
+		&cli.StringFlag{Name: "init", Usage: "npz file with the first values of all parameters"},
+		&cli.StringFlag{Name: "save", Usage: "npz file for the parameters at the end"},
+		&cli.StringFlag{Name: "log", Usage: "file with one JSON object per step"},
+		&cli.BoolFlag{Name: "log-norms", Usage: "the gradient norm of every parameter in -log"},
+		&cli.StringFlag{Name: "log-dir", Usage: "folder for what print operations show", Value: "log_output"},
+		&cli.DurationFlag{Name: "deadline", Usage: "how long a silent rank counts as alive", Value: 30 * time.Second},
+	}
+}
+
+func (a *app) runCommand() *cli.Command {
+	return &cli.Command{
+		Name: "run", Usage: "train (and evaluate) a model file or a bundle", ArgsUsage: "FILE|DIR",
+		Flags: append(compileFlags(), runFlags()...),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			name, err := file(c)
+			if err != nil {
+				return err
+			}
+			p, err := a.plan(ctx, c, name)
+			if err != nil {
+				return err
+			}
+			return a.train(ctx, c, p)
+		},
+	}
+}
+
+// plan compiles a file or reads a bundle.
+func (a *app) plan(ctx context.Context, c *cli.Command, name string) (*plan.Plan, error) {
+	if st, err := os.Stat(name); err == nil && st.IsDir() {
+		for _, f := range compileFlags() {
+			if n := f.Names()[0]; c.IsSet(n) && n != "seed" {
+				return nil, usagef("-%s shapes the compiled program; %s is a bundle, which is compiled already", n, name)
+			}
+		}
+		p, err := ppc.ReadBundle(name)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		return p, nil
+	}
+	target := "none"
+	if d := c.String("device"); d == "emulator" || d == "ascend" {
+		target = "910b3"
+	}
+	o, err := a.options(c, name, target)
+	if err != nil {
+		return nil, err
+	}
+	r, err := ppc.Compile(ctx, o)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	a.show(r.Warnings, false)
+	return r.Plan, nil
+}
+
+// train runs a plan with the flags of run.
+func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
+	for _, n := range []string{"steps", "epochs"} {
+		if c.IsSet(n) && c.Int(n) < 1 {
+			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
+		}
+	}
+	o := runtime.Options{
+		Steps: c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
+		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"),
+	}
+	switch o.Reduction {
+	case "", "sum", "mean":
+	default:
+		return usagef("-reduction is sum or mean, not `%s`", o.Reduction)
+	}
+	if c.Bool("log-norms") && !c.IsSet("log") {
+		return usagef("-log-norms adds to the file of -log, which is not given")
+	}
+	s, err := seed(c)
+	if err != nil {
+		return err
+	}
+	if s != nil {
+		o.Seed = *s
+	}
+	if o.Open, err = opener(c.String("device")); err != nil {
+		return err
+	}
+	o.Device.Path = c.String("cpu")
+	if f := c.String("init"); f != "" {
+		if o.Initial, err = initial(p, f); err != nil {
+			return wrong(err)
+		}
+	}
+	if f := c.String("save"); f != "" {
+		if err := writable(f); err != nil {
+			return failed(err)
+		}
+	}
+	logs := &workerLogs{dir: c.String("log-dir")}
+	defer logs.close()
+	o.Log = logs.writer
+	var stepLog *bufio.Writer
+	if f := c.String("log"); f != "" {
+		w, err := os.Create(f)
+		if err != nil {
+			return failed(plainError(err))
+		}
+		defer w.Close()
+		stepLog = bufio.NewWriter(w)
+	}
+	o.Notice = func(s string) { fmt.Fprintln(a.err, "note:", s) }
+	var logErr error
+	o.OnStep = func(s runtime.Step) {
+		if !a.json && s.Step%logEvery == 0 {
+			fmt.Fprintf(a.out, "epoch: %d step: %d, loss is %v\n", s.Epoch, s.Step, float32(s.Loss))
+		}
+		if stepLog != nil && logErr == nil {
+			logErr = logStep(stepLog, p, s, c.Bool("log-norms"))
+		}
+	}
+	r, err := runtime.Run(ctx, p, o)
+	if stepLog != nil {
+		if e := stepLog.Flush(); logErr == nil {
+			logErr = e
+		}
+	}
+	if err != nil {
+		if list := ppc.Diagnostics(err); isInput(list) {
+			return wrong(err)
+		}
+		return failed(err)
+	}
+	if logErr != nil {
+		return failed(plainError(logErr))
+	}
+	if f := c.String("save"); f != "" {
+		arrays := make([]data.Array, len(r.Params))
+		for i, x := range r.Params {
+			arrays[i] = data.NewFloat32(x.Name, x.Shape, x.Values)
+		}
+		if err := data.WriteNPZ(f, arrays); err != nil {
+			return failed(err)
+		}
+	}
+	if err := logs.close(); err != nil {
+		return failed(plainError(err))
+	}
+	return a.report(r, logs)
+}
+
+// isInput reports whether an error of a run is about what was given to it, not about running.
+func isInput(list diag.List) bool {
+	return len(list) > 0 && strings.HasPrefix(string(list[0].Code), "E0")
+}
+
+// report prints what a run gave.
+func (a *app) report(r *runtime.Result, logs *workerLogs) error {
+	if a.json {
+		type rankJSON struct {
+			Rank      int `json:"rank"`
+			Stage     int `json:"stage"`
+			PeakBytes int `json:"peak_bytes"`
+		}
+		out := map[string]any{"steps": r.Steps, "loss_last": number(r.LastLoss), "steps_per_s": number(perSecond(r))}
+		var ranks []rankJSON
+		for _, k := range r.Ranks {
+			ranks = append(ranks, rankJSON{k.Rank, k.Stage, k.PeakBytes})
+		}
+		out["ranks"] = ranks
+		for _, e := range r.Evals {
+			for _, m := range e.Metrics {
+				out[m.Name] = number(m.Value)
+			}
+		}
+		return a.printJSON(out)
+	}
+	if r.Steps > 0 {
+		fmt.Fprintf(a.out, "%d steps in %.2f s (%.0f steps/s)\n", r.Steps, r.Seconds, perSecond(r))
+	}
+	for _, e := range r.Evals {
+		for _, m := range e.Metrics {
+			fmt.Fprintf(a.out, "%s: %s %.4f on %d rows\n", e.Name, m.Name, m.Value, e.Rows)
+		}
+	}
+	if names := logs.names(); len(names) > 0 {
+		fmt.Fprintf(a.out, "printed tensors: %s\n", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+func perSecond(r *runtime.Result) float64 {
+	if r.Seconds == 0 {
+		return 0
+	}
+	return float64(r.Steps) / r.Seconds
+}
+
+// stepJSON is a line of -log.
+type stepJSON struct {
+	Epoch    int               `json:"epoch"`
+	Step     int               `json:"step"`
+	Loss     number            `json:"loss"`
+	GradNorm number            `json:"grad_norm"`
+	Norms    map[string]number `json:"grad_norms,omitempty"` // encoding/json sorts the names
+}
+
+func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
+	line := stepJSON{Epoch: s.Epoch, Step: s.Step, Loss: number(s.Loss), GradNorm: number(s.Norm)}
+	if norms {
+		line.Norms = map[string]number{}
+		for i, n := range s.Norms {
+			line.Norms[p.Module.Params[i].Name] = number(n)
+		}
+	}
+	return json.NewEncoder(w).Encode(line)
+}
+
+// initial reads the first values of all parameters. The names in the file must be those of the model.
+func initial(p *plan.Plan, name string) (map[string][]float32, error) {
+	arrays, err := data.ReadNPZ(name)
+	if err != nil {
+		return nil, err
+	}
+	var errs diag.List
+	out := map[string][]float32{}
+	at := diag.At(diag.Pos{File: name})
+	var names []string
+	for _, q := range p.Module.Params {
+		names = append(names, q.Name)
+	}
+	for i := range arrays {
+		x := &arrays[i]
+		q := p.Module.Param(x.Name)
+		switch {
+		case q == nil:
+			d := diag.Errorf(diag.BadDataFile, at, "array `%s` is no parameter of the model", x.Name)
+			if s := diag.DidYouMean(x.Name, names); s != "" {
+				d = d.WithRepair("%s", s)
+			}
+			errs.Add(d)
+		case fmt.Sprint(x.Shape) != fmt.Sprint(q.Type.Shape) || !x.DType.IsFloat():
+			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%v, the parameter is %s", x.Name, x.DType, x.Shape, q.Type))
+		default:
+			v := make([]float32, x.Elems())
+			x.Float32(v)
+			out[x.Name] = v
+		}
+	}
+	var missing []string
+	for _, n := range names {
+		if _, ok := out[n]; !ok && !errs.HasErrors() {
+			missing = append(missing, "`"+n+"`")
+		}
+	}
+	if len(missing) > 0 {
+		errs.Add(diag.Errorf(diag.BadDataFile, at, "the file lacks the parameters %s", strings.Join(missing, ", ")))
+	}
+	return out, errs.Err()
+}
+
+// writable checks before a run that its result can be stored.
+func writable(name string) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".ppc-*")
+	if err != nil {
+		return fmt.Errorf("%s: the folder cannot be written: %w", name, plainError(err))
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}
+
+// workerLogs holds worker_N.log of every rank that prints; files appear with the first line.
+type workerLogs struct {
+	dir    string
+	ranks  []*workerLog
+	closed bool
+}
+
+type workerLog struct {
+	path string
+	dir  string
+	file *os.File
+	buf  *bufio.Writer
+	err  error
+}
+
+func (l *workerLogs) writer(rank int) io.Writer {
+	w := &workerLog{dir: l.dir, path: filepath.Join(l.dir, fmt.Sprintf("worker_%d.log", rank))}
+	l.ranks = append(l.ranks, w)
+	return w
+}
+
+// Write is called by one rank only.
+func (w *workerLog) Write(b []byte) (int, error) {
+	if w.file == nil && w.err == nil {
+		if w.err = os.MkdirAll(w.dir, 0o777); w.err == nil {
+			w.file, w.err = os.Create(w.path)
+		}
+		if w.err == nil {
+			w.buf = bufio.NewWriterSize(w.file, 1<<16)
+		}
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	n, err := w.buf.Write(b)
+	w.err = err
+	return n, err
+}
+
+func (l *workerLogs) close() error {
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	var first error
+	for _, w := range l.ranks {
+		if w.file != nil {
+			if err := w.buf.Flush(); w.err == nil {
+				w.err = err
+			}
+			if err := w.file.Close(); w.err == nil {
+				w.err = err
+			}
+		}
+		if first == nil {
+			first = w.err
+		}
+	}
+	return first
+}
+
+func (l *workerLogs) names() []string {
+	var out []string
+	for _, w := range l.ranks {
+		if w.file != nil {
+			out = append(out, w.path)
+		}
+	}
+	sort.Strings(out)
+	return out
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/frontend"
+	"github.com/ppc-lang/ppc/passes"
+	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+)
+
+// opener returns the device of that name.
+func opener(name string) (device.Open, error) {
+	switch name {
+	case "cpu":
+		return cpu.Open, nil
+	}
+	return nil, usagef("unknown device `%s`; the devices are cpu, emulator and ascend", name)
+}
+
+func (a *app) checkCommand() *cli.Command {
+	return &cli.Command{
+		Name: "check", Usage: "report what is wrong with a model", ArgsUsage: "FILE", Flags: compileFlags(),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			name, err := file(c)
+			if err != nil {
+				return err
+			}
+			o, err := a.options(c, name, "none")
+			if err != nil {
+				return err
+			}
+			list := frontend.Check(name, o.Source, frontend.Options{
+				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed, Unsplit: o.Unsplit, Read: o.Read,
+			})
+			if list.HasErrors() {
+				return wrong(list)
+			}
+			a.show(list, false)
+			if a.json {
+				return a.printJSON(map[string]any{"diagnostics": append(diag.List{}, list.Sorted()...)})
+			}
+			fmt.Fprintf(a.out, "%s: ok\n", name)
+			return nil
+		},
+	}
+}
+
+func (a *app) fmtCommand() *cli.Command {
+	return &cli.Command{
+		Name: "fmt", Usage: "lay a model file out", ArgsUsage: "FILE",
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "d", Usage: "do not write; fail if the layout differs"}},
+		Action: func(_ context.Context, c *cli.Command) error {
+			name, err := file(c)
+			if err != nil {
+				return err
+			}
+			src, err := a.read(name)
+			if err != nil {
+				return err
+			}
+			out, list := frontend.Format(name, src)
+			if list.HasErrors() {
+				return wrong(list)
+			}
+			changed := string(out) != string(src)
+			if changed && c.Bool("d") {
+				return wrong(fmt.Errorf("%s is not laid out; run `ppc fmt %s`", name, name))
+			}
+			if changed {
+				if err := replaceFile(name, out); err != nil {
+					return failed(plainError(err))
+				}
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"changed": changed})
+			}
+			return nil
+		},
+	}
+}
+
+// replaceFile writes a file beside the old one and renames it.
+func replaceFile(name string, content []byte) error {
+	mode := os.FileMode(0o666)
+	if st, err := os.Stat(name); err == nil {
+		mode = st.Mode().Perm()
+	}
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, content, mode); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return os.Rename(tmp, name)
+}
+
+func (a *app) dumpCommand() *cli.Command {
+	names, docs := passes.Names()
+	help := "print the IR after this pass: "
+	for i, n := range names {
+		if i > 0 {
+			help += ", "
+		}
+		help += fmt.Sprintf("%s (%s)", n, docs[i])
+	}
+	return &cli.Command{
+		Name: "dump", Usage: "print the IR after a pass", ArgsUsage: "FILE",
+		Flags: append(compileFlags(), &cli.StringFlag{Name: "after", Usage: help}),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			name, err := file(c)
+			if err != nil {
+				return err
+			}
+			after := c.String("after")
+			known := false
+			for _, n := range names {
+				known = known || n == after
+			}
+			if !known {
+				return usagef("-after wants a pass: %s", strings.Join(names, ", "))
+			}
+			o, err := a.options(c, name, "none")
+			if err != nil {
+				return err
+			}
+			text := ""
+			o.Dump = func(pass, ir string) {
+				if pass == after {
+					text = ir
+				}
+			}
+			if _, err := ppc.Compile(ctx, o); err != nil && text == "" {
+				return wrong(err)
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"pass": after, "ir": text})
+			}
+			_, err = fmt.Fprint(a.out, text)
+			return err
+		},
+	}
+}

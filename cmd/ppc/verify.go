@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+)
+
+func (a *app) verifyCommand() *cli.Command {
+	return &cli.Command{
+		Name: "verify", Usage: "compare the split program with the unsplit one, step by step", ArgsUsage: "FILE",
+		Flags: append(compileFlags(),
+			&cli.StringFlag{Name: "data", Usage: "folder or file that replaces the path of every data source"},
+			&cli.IntFlag{Name: "steps", Usage: "steps to compare", Value: 10},
+			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
+		),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			name, err := file(c)
+			if err != nil {
+				return err
+			}
+			if c.Int("steps") < 1 {
+				return usagef("-steps is %d; it must be at least 1", c.Int("steps"))
+			}
+			o, err := a.options(c, name, "none")
+			if err != nil {
+				return err
+			}
+			split, err := ppc.Compile(ctx, o)
+			if err != nil {
+				return wrong(err)
+			}
+			o.Unsplit, o.Stages = true, 0
+			whole, err := ppc.Compile(ctx, o)
+			if err != nil {
+				return wrong(err)
+			}
+			first, err := a.trace(ctx, c, whole.Plan)
+			if err != nil {
+				return err
+			}
+			second, err := a.trace(ctx, c, split.Plan)
+			if err != nil {
+				return err
+			}
+			if diff := differ(whole.Plan, first, second); diff != "" {
+				return failed(fmt.Errorf("%d stages differ from the unsplit program: %s", split.Plan.NumStages, diff))
+			}
+			if a.json {
+				return a.printJSON(map[string]any{"equal": true, "stages": split.Plan.NumStages, "steps": len(first.steps)})
+			}
+			fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d steps, losses, gradient norms and %d parameters\n",
+				split.Plan.NumStages, len(first.steps), len(first.params))
+			return nil
+		},
+	}
+}
+
+// trace is what a run is compared by.
+type trace struct {
+	steps  []runtime.Step
+	params []runtime.Param
+}
+
+func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, error) {
+	open, err := opener("cpu")
+	if err != nil {
+		return nil, err
+	}
+	t := &trace{}
+	o := runtime.Options{
+		Open: open, Steps: c.Int("steps"), Seed: p.Seed, DataPath: c.String("data"), Getenv: os.Getenv, Norms: true, SkipEval: true,
+		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
+	}
+	o.Device.Path = c.String("cpu")
+	r, err := runtime.Run(ctx, p, o)
+	if err != nil {
+		if isInput(ppc.Diagnostics(err)) {
+			return nil, wrong(err)
+		}
+		return nil, failed(err)
+	}
+	t.params = r.Params
+	return t, nil
+}
+
+// differ names the first thing that differs, "" for nothing.
+func differ(p *plan.Plan, a, b *trace) string {
+	for i, s := range a.steps {
+		u := b.steps[i]
+		if math.Float64bits(s.Loss) != math.Float64bits(u.Loss) {
+			return fmt.Sprintf("the loss of step %d is %v, unsplit %v", i, u.Loss, s.Loss)
+		}
+		for k := range s.Norms {
+			if math.Float64bits(s.Norms[k]) != math.Float64bits(u.Norms[k]) {
+				q := p.Module.Params[k]
+				return fmt.Sprintf("the gradient of `%s` (%s) in step %d has norm %v, unsplit %v", q.Name, q.Pos, i, u.Norms[k], s.Norms[k])
+			}
+		}
+	}
+	for i, x := range a.params {
+		for e, v := range x.Values {
+			if w := b.params[i].Values[e]; math.Float32bits(v) != math.Float32bits(w) {
+				return fmt.Sprintf("element %d of parameter `%s` is %v after %d steps, unsplit %v", e, x.Name, w, len(a.steps), v)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,606 @@
+package frontend
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/frontend/syntax"
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// block is a pipeline block under elaboration. Its cells are members of a cell
+// without a name, so that paths start below the network.
+type block struct {
+	*env
+	decl      *syntax.Block
+	root      *instance
+	entries   map[string]*syntax.Assign
+	inputs    []*input
+	construct *syntax.Construct
+	evals     []*syntax.Block
+	spec      *plan.Spec
+}
+
+type input struct {
+	decl *syntax.Input
+	plan.Input
+	stage int
+}
+
+// The entries of a block and whether this version builds them.
+var entryNames = map[string]bool{
+	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
+	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
+	"seed": true, "metrics": true,
+	"segment_config": false, "output_broadcast": false, "every": false, "clip_norm": false, "clip_value": false,
+	"accumulate": false, "precision": false, "loss_scale": false, "layout": false,
+}
+
+// Entries that only some kinds of block have.
+var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true}
+
+func (e *elaborator) newBlock(decl *syntax.Block) *block {
+	name := decl.Name.Text
+	if name == "" {
+		name = decl.Kind
+	}
+	root := &instance{class: &class{&syntax.Cell{Name: decl.Name}, e.main}, at: decl.At, stage: -1, placed: true,
+		members: map[string]value{}, memberAt: map[string]diag.Range{}, args: map[string]value{}}
+	b := &block{env: &env{elaborator: e, file: e.main, inst: root}, decl: decl, root: root, entries: map[string]*syntax.Assign{}}
+	b.spec = &plan.Spec{Name: name, Kind: decl.Kind, Pos: decl.At.Pos, Module: e.module, MicroBatches: 1, Reduction: "sum", Epochs: 1, Seed: 1}
+	return b
+}
+
+// block elaborates a top-level block.
+func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
+	b := e.newBlock(decl)
+	e.module.Name = b.spec.Name
+	e.training = decl.Kind == "train"
+	for _, m := range decl.Marks {
+		b.errorf(diag.MisplacedMark, m.At, "a block takes no marks")
+	}
+	b.collect()
+	b.settings()
+	b.cells()
+	b.inputTypes()
+	b.register()
+	if b.list.HasErrors() || b.halted {
+		return nil
+	}
+	b.entry()
+	b.stageCount()
+	b.unused()
+	if s := b.entries["dataset"]; s != nil {
+		b.spec.Dataset = b.dataset(s.Values[0], b.inputs)
+	}
+	for _, decl := range b.evals {
+		if spec := b.evaluation(decl); spec != nil {
+			b.spec.Evals = append(b.spec.Evals, spec)
+		}
+	}
+	return b.spec
+}
+
+// collect sorts the statements of the block.
+func (b *block) collect() {
+	seen := map[string]diag.Range{}
+	define := func(id syntax.Ident) bool {
+		if first, ok := seen[id.Text]; ok {
+			b.fail(diag.Errorf(diag.DuplicateName, id.At, "%q is given twice", id.Text).WithNote(first, "first given here"))
+			return false
+		}
+		seen[id.Text] = id.At
+		return true
+	}
+	for _, s := range b.decl.Entries {
+		switch s := s.(type) {
+		case *syntax.Input:
+			if define(s.Name) {
+				b.inputs = append(b.inputs, &input{decl: s, stage: -1})
+			}
+		case *syntax.Construct:
+			if b.construct != nil {
+				b.fail(diag.Errorf(diag.DuplicateName, s.At, "a block has one construct").WithNote(b.construct.At, "the first is here"))
+			}
+			b.construct = s
+		case *syntax.Block:
+			if b.decl.Kind != "train" || s.Kind != "eval" {
+				b.errorf(diag.BadBlock, s.At, "only a train block holds other blocks, and those are eval blocks")
+			} else {
+				b.evals = append(b.evals, s)
+			}
+		case *syntax.Assign:
+			n := s.Targets[0].(*syntax.Name)
+			if !define(syntax.Ident{At: n.At, Text: n.Text}) {
+				continue
+			}
+			b.entries[n.Text] = s
+			if built, known := entryNames[n.Text]; known && !built {
+				b.errorf(diag.NotSupported, n.At, "the entry `%s` is not built yet", n.Text)
+			}
+			if trainOnly[n.Text] && b.decl.Kind != "train" {
+				b.errorf(diag.UnknownEntry, n.At, "the entry `%s` belongs in a train block", n.Text)
+			}
+		}
+	}
+	if s := b.entries["metrics"]; s != nil && b.decl.Kind != "eval" {
+		b.errorf(diag.UnknownEntry, s.At, "the entry `metrics` belongs in an eval block")
+	}
+}
+
+// settings reads the entries that are plain values.
+func (b *block) settings() {
+	spec := b.spec
+	if n, at, ok := b.positive("stages", 1); ok {
+		b.stages = n
+		spec.Stages, spec.StagesPos = n, at.Pos
+	}
+	if b.opts.Stages > 0 {
+		b.stages = b.opts.Stages
+	}
+	if b.unsplit && b.stages == 0 {
+		b.stages = 1
+	}
+	b.microBatches(spec, b.entries["micro_batch_num"])
+	if n, _, ok := b.positive("epochs", 1); ok {
+		spec.Epochs = n
+	}
+	if n, at, ok := b.positive("seed", 0); ok {
+		if n > math.MaxUint32 {
+			b.errorf(diag.BadEntry, at, "the seed %d is above %d", n, uint32(math.MaxUint32))
+		}
+		spec.Seed = uint32(n)
+	}
+	if b.opts.Seed != nil {
+		spec.Seed = *b.opts.Seed
+	}
+	if w, _, ok := b.word("micro_reduction", "sum", "mean"); ok {
+		spec.Reduction = w
+	}
+	if w, _, ok := b.word("lazy_inline", "auto", "marked", "off"); ok {
+		spec.LazyInline = w
+	}
+	if w, at, ok := b.word("schedule"); ok {
+		spec.Schedule, spec.SchedulePos = w, at.Pos
+	}
+	if s := b.entries["interleave"]; s != nil {
+		yes, ok := b.condition(s.Values[0])
+		spec.Interleave = yes && ok
+	}
+}
+
+// microBatches reads the micro-batch number of a block.
+func (b *block) microBatches(spec *plan.Spec, s *syntax.Assign) {
+	spec.MicroPos = b.decl.At.Pos
+	if s != nil {
+		spec.MicroPos = s.Values[0].Range().Pos
+		if n, ok := b.whole(s.Values[0], "`micro_batch_num`"); ok {
+			if spec.MicroBatches = n; n < 1 {
+				b.errorf(diag.BadMicroBatches, s.Values[0].Range(), "there is at least one micro-batch, not %d", n)
+				spec.MicroBatches = 1
+			}
+		}
+	}
+	if b.opts.Micro > 0 {
+		spec.MicroBatches = b.opts.Micro
+	}
+}
+
+// positive reads an entry that is a whole number of at least least.
+func (b *block) positive(name string, least int) (int, diag.Range, bool) {
+	s := b.entries[name]
+	if s == nil {
+		return 0, diag.Range{}, false
+	}
+	at := s.Values[0].Range()
+	n, ok := b.whole(s.Values[0], "`"+name+"`")
+	if ok && n < least {
+		b.errorf(diag.BadEntry, at, "`%s` is at least %d, not %d", name, least, n)
+		return 0, at, false
+	}
+	return n, at, ok
+}
+
+// word reads an entry that is an option word, as a bare name or a string.
+// Without a list of words any is taken; the part that knows them checks it.
+func (b *block) word(name string, words ...string) (string, diag.Range, bool) {
+	s := b.entries[name]
+	if s == nil {
+		return "", diag.Range{}, false
+	}
+	at := s.Values[0].Range()
+	w := ""
+	switch x := s.Values[0].(type) {
+	case *syntax.Name:
+		w = x.Text
+	case *syntax.String:
+		w = x.Value
+	default:
+		b.errorf(diag.BadEntry, at, "`%s` is a word", name)
+		return "", at, false
+	}
+	if len(words) > 0 && !slices.Contains(words, w) {
+		d := diag.Errorf(diag.BadEntry, at, "`%s` is one of %s, not %q", name, strings.Join(words, ", "), w)
+		d.Repair = diag.DidYouMean(w, words)
+		b.fail(d)
+		return "", at, false
+	}
+	return w, at, true
+}
+
+// cells makes the cells of the block: the network, the loss and any other.
+func (b *block) cells() {
+	for _, s := range b.decl.Entries {
+		a, ok := s.(*syntax.Assign)
+		if !ok || b.entries[a.Targets[0].(*syntax.Name).Text] != a {
+			continue
+		}
+		n := a.Targets[0].(*syntax.Name)
+		_, known := entryNames[n.Text]
+		if known && n.Text != "network" && n.Text != "loss" && n.Text != "optimizer" {
+			continue
+		}
+		x := b.eval(a.Values[0])
+		inst, ok := x.(*instance)
+		switch {
+		case isPoison(x):
+		case !ok && !known:
+			d := diag.Errorf(diag.UnknownEntry, n.At, "unknown entry %q in a %s block", n.Text, b.decl.Kind)
+			if d.Repair = diag.DidYouMean(n.Text, append(sortedKeys(entryNames), "input", "construct")); d.Repair == "" {
+				d.Repair = "the entries are " + strings.Join(sortedKeys(entryNames), ", ")
+			}
+			b.fail(d)
+		case !ok:
+			b.errorf(diag.BadEntry, a.Values[0].Range(), "`%s` is a cell, not %s", n.Text, x.kind())
+		case inst.placed:
+			b.errorf(diag.BadEntry, a.Values[0].Range(), "`%s` is a new cell", n.Text)
+		case !known && b.construct == nil:
+			b.fail(diag.Errorf(diag.UnusedMember, n.At, "nothing uses the cell %q", n.Text).
+				WithRepair("a block with a construct can call it"))
+		}
+		if ok {
+			name := n.Text
+			if name == "network" {
+				name = ""
+			}
+			b.place(inst, name)
+		}
+		b.define(syntax.Ident{At: n.At, Text: n.Text}, x)
+	}
+	for _, name := range []string{"network", "loss", "optimizer"} {
+		need := name == "network" || b.decl.Kind == "train" && (name == "optimizer" || b.construct == nil)
+		if need && b.entries[name] == nil {
+			b.fail(diag.Errorf(diag.MissingEntry, b.decl.At, "the %s block has no `%s`", b.decl.Kind, name).
+				WithRepair("%s = ...", name))
+		}
+	}
+}
+
+// member returns a cell of the block, or nil.
+func (b *block) member(name string) *instance {
+	inst, _ := b.root.members[name].(*instance)
+	return inst
+}
+
+// inputTypes evaluates the declared inputs.
+func (b *block) inputTypes() {
+	for _, in := range b.inputs {
+		for _, m := range in.decl.Marks {
+			if m.Name == "whole" {
+				in.Whole = true
+			} else if stage, ok := b.stageMark(m); ok {
+				in.stage = stage
+			}
+		}
+		in.Name, in.Pos = in.decl.Name.Text, in.decl.Name.At.Pos
+		t, ok := b.tensorType(in.decl.Type, in.decl.Name.At)
+		if ok && t.Rank() == 0 && !in.Whole {
+			b.fail(diag.Errorf(diag.BadShape, in.decl.Type.At, "axis 0 of an input is the batch; this one has no axes").WithRepair("@whole"))
+			ok = false
+		}
+		if !ok {
+			t = ir.Tensor(ir.Invalid)
+		}
+		in.Type = t
+	}
+	if len(b.inputs) == 0 {
+		b.fail(diag.Errorf(diag.MissingEntry, b.decl.At, "the %s block has no inputs", b.decl.Kind).WithRepair("input x: f32[32, 10]"))
+	}
+	b.checkMicro(b.spec, b.inputs)
+}
+
+// checkMicro reports a micro-batch number that does not divide the batch.
+func (b *block) checkMicro(spec *plan.Spec, inputs []*input) {
+	m := spec.MicroBatches
+	for _, in := range inputs {
+		if in.Whole || in.Type.Rank() == 0 || in.Type.Shape[0]%m == 0 {
+			continue
+		}
+		batch := in.Type.Shape[0]
+		below, above := m, m+1
+		for below > 1 && batch%below != 0 {
+			below--
+		}
+		for above < batch && batch%above != 0 {
+			above++
+		}
+		repair := fmt.Sprintf("the nearest numbers that do are %d and %d", below, above)
+		if m > batch {
+			repair = fmt.Sprintf("the nearest number that does is %d", batch)
+		}
+		at := diag.At(spec.MicroPos)
+		if s := b.entries["micro_batch_num"]; s != nil && b.opts.Micro == 0 {
+			at = s.Values[0].Range()
+		}
+		b.fail(diag.Errorf(diag.BadMicroBatches, at, "%d micro-batches do not divide the %d rows of the input `%s`", m, batch, in.Name).
+			WithNote(in.decl.Name.At, "the input").WithRepair("%s", repair))
+		return
+	}
+}
+
+// register names the parameters and applies stage_config, now that every cell
+// has its path.
+func (b *block) register() {
+	cells := map[string]*instance{}
+	visit := func(i *instance) {
+		if i != b.root {
+			cells[i.path()] = i
+		}
+	}
+	declare := func(p *storage) {
+		p.param.Name = p.name
+		if path := p.owner.path(); path != "" {
+			p.param.Name = path + "." + p.name
+		}
+		if first := b.module.Param(p.param.Name); first != nil {
+			b.fail(diag.Errorf(diag.DuplicateName, diag.At(p.param.Pos), "two parameters have the path %q", p.param.Name).
+				WithNote(diag.At(first.Pos), "the other is here"))
+			return
+		}
+		b.module.AddParam(p.param)
+	}
+	for _, name := range []string{"network", "loss"} { // the network's parameters come first
+		if inst := b.member(name); inst != nil {
+			inst.walk(visit, declare)
+		}
+	}
+	for _, name := range b.root.order {
+		if inst := b.member(name); inst != nil && name != "network" && name != "loss" && name != "optimizer" {
+			inst.walk(visit, declare)
+		}
+	}
+	if inst := b.member("optimizer"); inst != nil {
+		inst.walk(func(*instance) {}, func(p *storage) {
+			b.errorf(diag.NotSupported, diag.At(p.param.Pos), "an optimizer has no parameters")
+		})
+	}
+	if network := cells[""]; network != nil {
+		delete(cells, "")
+		if cells["network"] == nil {
+			cells["network"] = network
+		}
+	}
+	if s := b.entries["stage_config"]; s != nil {
+		b.stageConfig(s.Values[0], cells)
+	}
+}
+
+// entry builds the function of one micro-batch.
+func (b *block) entry() {
+	f := &frame{fn: b.newFunc(b.spec.Name), params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
+	at := b.decl.At
+	b.spec.Entry = f.fn
+	for _, in := range b.inputs {
+		b.spec.Inputs = append(b.spec.Inputs, in.Input)
+		t := in.Type
+		if !in.Whole {
+			shape := slices.Clone(t.Shape)
+			shape[0] /= b.spec.MicroBatches
+			t = ir.Tensor(t.DType, shape...)
+		}
+		f.locals[in.Name] = tensor{f.fn.AddArg(in.Name, t), t}
+	}
+	inside := *b.env
+	inside.frame = f
+	var results []tensor
+	add := func(name string, x value, where diag.Range) {
+		switch x := x.(type) {
+		case tensor:
+			results = append(results, x)
+			b.spec.Results = append(b.spec.Results, plan.Result{Name: name})
+		case ratio:
+			results = append(results, x.sum, x.count)
+			b.spec.Results = append(b.spec.Results, plan.Result{Name: name, Ratio: true})
+		case poison:
+		default:
+			b.errorf(diag.BadReturn, where, "the result `%s` is a tensor or a ratio, not %s", name, x.kind())
+		}
+	}
+	switch {
+	case b.decl.Kind == "eval" && b.entries["metrics"] != nil:
+		b.metrics(&inside, add)
+	case b.construct != nil:
+		b.blockConstruct(&inside, add)
+	default:
+		b.networkAndLoss(&inside, add)
+	}
+	if b.decl.Kind == "train" && len(b.spec.Results) > 0 && !b.list.HasErrors() {
+		where := at
+		if s := b.entries["loss"]; s != nil {
+			where = s.Values[0].Range()
+		}
+		for _, t := range results {
+			if !t.typ.Equal(ir.Tensor(ir.F32)) {
+				b.fail(diag.Errorf(diag.BadShape, where, "the loss and the other results of a train block are scalars f32[], not %s", t.typ).
+					WithRepair("take the mean(...) or sum(...)"))
+				break
+			}
+		}
+	}
+	f.finish(results, at.Pos)
+	if inst := b.member("optimizer"); inst != nil && b.decl.Kind == "train" {
+		b.optimizer(inst)
+	}
+}
+
+// feed calls the network with its share of the inputs and returns its outputs
+// with the inputs that are left.
+func (b *block) feed(v *env) (output value, rest []*input) {
+	network := b.member("network")
+	at := b.entries["network"].Values[0].Range()
+	n := len(network.construct.Params)
+	for n > 0 && network.construct.Params[n-1].Default != nil {
+		n--
+	}
+	if n > len(b.inputs) {
+		return b.errorf(diag.MissingArgument, at, "the network takes %d inputs, the block declares %d", n, len(b.inputs)), nil
+	}
+	return v.apply(network, given(v, nil, b.inputs[:n], at), at), b.inputs[n:]
+}
+
+// given makes arguments of the results of the network, then of inputs.
+func given(v *env, output value, inputs []*input, at diag.Range) []argument {
+	var args []argument
+	for _, x := range parts(output) {
+		args = append(args, argument{at: at, value: x})
+	}
+	for _, in := range inputs {
+		args = append(args, argument{at: at, value: v.frame.locals[in.Name]})
+	}
+	return args
+}
+
+// parts gives the values of a result: several when it is a sequence.
+func parts(result value) []value {
+	switch x := result.(type) {
+	case nil:
+		return nil
+	case list:
+		return x.items
+	}
+	return []value{result}
+}
+
+func (b *block) networkAndLoss(v *env, add func(string, value, diag.Range)) {
+	output, rest := b.feed(v)
+	if isPoison(output) {
+		return
+	}
+	at := b.entries["network"].Values[0].Range()
+	if loss := b.member("loss"); loss != nil && b.decl.Kind != "infer" {
+		where := b.entries["loss"].Values[0].Range()
+		add("loss", v.apply(loss, given(v, output, rest, where), where), where)
+		return
+	}
+	for _, in := range rest {
+		b.errorf(diag.BadEntry, in.decl.Name.At, "nothing takes this input")
+	}
+	var names []string
+	for _, c := range b.member("network").compiled {
+		names = c.names // the network is called once
+	}
+	for i, x := range parts(output) {
+		name := fmt.Sprintf("output.%d", i)
+		if i < len(names) && names[i] != "" {
+			name = names[i]
+		} else if len(parts(output)) == 1 {
+			name = "output"
+		}
+		add(name, x, at)
+	}
+}
+
+// metrics calls each metric with the outputs and the inputs that are left.
+func (b *block) metrics(v *env, add func(string, value, diag.Range)) {
+	output, rest := b.feed(v)
+	m, ok := b.entries["metrics"].Values[0].(*syntax.Map)
+	if !ok {
+		b.fail(diag.Errorf(diag.BadEntry, b.entries["metrics"].Values[0].Range(), "`metrics` is a map").WithRepair("{ accuracy: Accuracy() }"))
+		return
+	}
+	if isPoison(output) {
+		return
+	}
+	outside := *b.env
+	for i, k := range m.Keys {
+		name, ok := k.(*syntax.Name)
+		if !ok {
+			b.errorf(diag.BadEntry, k.Range(), "a metric has a name")
+			continue
+		}
+		at := m.Values[i].Range()
+		x := outside.eval(m.Values[i])
+		inst, ok := x.(*instance)
+		if !ok {
+			if !isPoison(x) {
+				b.errorf(diag.BadEntry, at, "a metric is a cell, not %s", x.kind())
+			}
+			continue
+		}
+		b.place(inst, name.Text)
+		inst.walk(func(*instance) {}, func(p *storage) {
+			b.errorf(diag.BadEntry, at, "a metric has no parameters")
+		})
+		add(name.Text, v.apply(inst, given(v, output, rest, at), at), at)
+	}
+}
+
+func (b *block) blockConstruct(v *env, add func(string, value, diag.Range)) {
+	c := b.construct
+	if len(c.Params) != len(b.inputs) {
+		b.errorf(diag.MissingArgument, c.At, "the construct of a block takes its %d inputs, not %d", len(b.inputs), len(c.Params))
+		return
+	}
+	locals := map[string]value{}
+	for i, p := range c.Params {
+		locals[p.Name.Text] = v.frame.locals[b.inputs[i].Name]
+	}
+	v.frame.locals = locals
+	v.body(c.Body)
+	if b.list.HasErrors() {
+		return
+	}
+	if !v.frame.returned {
+		b.errorf(diag.BadReturn, c.At, "the construct returns nothing; its first result is the loss")
+		return
+	}
+	for i, x := range parts(v.frame.result) {
+		name := ""
+		if i < len(v.frame.names) {
+			name = v.frame.names[i]
+		}
+		if i == 0 && b.decl.Kind == "train" {
+			name = "loss"
+		} else if name == "" {
+			name = fmt.Sprintf("output.%d", i)
+		}
+		add(name, x, c.At)
+	}
+}
+
+// unused warns of cells and parameters that nothing applies or reads. What is
+// below an unused cell is not named again.
+func (b *block) unused() {
+	if b.list.HasErrors() {
+		return
+	}
+	visit := func(i *instance) {
+		if len(i.compiled) == 0 && i.parent != nil && (i.parent == b.root || len(i.parent.compiled) > 0) {
+			b.list.Add(diag.Warningf(diag.UnusedCell, i.from, "the cell `%s` is never applied", i.path()))
+		}
+	}
+	declare := func(p *storage) {
+		if !p.read && len(p.owner.compiled) > 0 {
+			b.list.Add(diag.Warningf(diag.UnusedCell, diag.At(p.param.Pos), "the parameter `%s` is never read", p.param.Name))
+		}
+	}
+	for _, name := range b.root.order {
+		if inst := b.member(name); inst != nil && name != "optimizer" {
+			inst.walk(visit, declare)
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package plan
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
+)
+
+// Bounds of what a bundle may ask for.
+const (
+	maxFileBytes = 1 << 30
+	maxStages    = 1 << 12
+	maxMicro     = 1 << 20
+	maxBytes     = 1 << 46
+)
+
+// Read reads a bundle and checks version, hashes and bounds. It trusts nothing else in it. Errors are diagnostics.
+func Read(dir string) (*Plan, error) {
+	p, err := read(os.DirFS(dir))
+	if err == nil {
+		return p, nil
+	}
+	code := diag.BadBundle
+	if errors.Is(err, errVersion) {
+		code = diag.BundleVersion
+	}
+	return nil, diag.List{diag.Errorf(code, diag.At(diag.Pos{File: dir}), "%v", err).WithRepair("compile the model again")}
+}
+
+var errVersion = errors.New("the bundle has another version")
+
+func read(dir fs.FS) (p *Plan, err error) {
+	// Indices and sizes of a bundle are checked where they are used; what is missed ends here.
+	defer func() {
+		if x := recover(); x != nil {
+			p, err = nil, fmt.Errorf("the bundle is not consistent (%v)", x)
+		}
+	}()
+	r := &reader{dir: dir}
+	text, err := r.file(planFile)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("this is no bundle: it has no %s", planFile)
+		}
+		return nil, err
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	var version struct {
+		Version int `yaml:"version"`
+	}
+	if err := yaml.Unmarshal(text, &version); err != nil {
+		return nil, fmt.Errorf("%s cannot be read: %v", planFile, firstLine(err))
+	}
+	if version.Version != Version {
+		return nil, fmt.Errorf("%w: %d, this ppc reads %d", errVersion, version.Version, Version)
+	}
+	if err := dec.Decode(&r.doc); err != nil {
+		return nil, fmt.Errorf("%s cannot be read: %v", planFile, firstLine(err))
+	}
+	if err := r.hashes(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.actions, r.frames, r.check} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return r.p, nil
+}
+
+func firstLine(err error) string {
+	s, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimPrefix(s, "yaml: ")
+}
+
+type reader struct {
+	dir   fs.FS
+	doc   planDoc
+	p     *Plan
+	files map[string][]byte
+}
+
+func (r *reader) file(name string) ([]byte, error) {
+	st, err := fs.Stat(r.dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > maxFileBytes {
+		return nil, fmt.Errorf("%s has %d bytes, more than a bundle may have", name, st.Size())
+	}
+	return fs.ReadFile(r.dir, name)
+}
+
+// hashes reads every listed file and compares its hash.
+func (r *reader) hashes() error {
+	names := make([]string, 0, len(r.doc.Hashes))
+	for n := range r.doc.Hashes {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	r.files = map[string][]byte{}
+	for _, n := range names {
+		b, err := r.file(n)
+		if err != nil {
+			return fmt.Errorf("file %s is missing or cannot be read", n)
+		}
+		sum := sha256.Sum256(b)
+		if hex.EncodeToString(sum[:]) != r.doc.Hashes[n] {
+			return fmt.Errorf("file %s has been changed: its hash differs", n)
+		}
+		r.files[n] = b
+	}
+	return nil
+}
+
+// rows reads a listed CSV file with the given head.
+func (r *reader) rows(name string, head []string) ([][]string, error) {
+	b, ok := r.files[name]
+	if !ok {
+		return nil, fmt.Errorf("file %s is not listed", name)
+	}
+	c := csv.NewReader(bytes.NewReader(b))
+	c.FieldsPerRecord = len(head)
+	rows, err := c.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %v", name, err)
+	}
+	if len(rows) == 0 || !slices.Equal(rows[0], head) {
+		return nil, fmt.Errorf("%s: the columns are not %s", name, strings.Join(head, ","))
+	}
+	return rows[1:], nil
+}
+
+func (r *reader) header() error {
+	d := &r.doc
+	if d.Stages < 1 || d.Stages > maxStages || len(d.StageList) != d.Stages || len(d.Programs) == 0 || len(d.Memory) == 0 || len(d.Memory) > 8 || d.WLag < 0 {
+		return fmt.Errorf("%s: stages, programs and memory do not fit", planFile)
+	}
+	r.p = &Plan{
+		Name: d.Name, Source: d.Source, NumStages: d.Stages, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
+		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
+	}
+	if d.Optimizer == nil {
+		return nil
+	}
+	m, err := ir.Parse(string(r.files[optimizerFile]))
+	if err != nil {
+		return fmt.Errorf("%s: %w", optimizerFile, err)
+	}
+	o := d.Optimizer
+	r.p.Optimizer = &Optimizer{Name: o.Name, Func: m.Func(o.Func), States: o.States, Scalars: o.Scalars}
+	if r.p.Optimizer.Func == nil || len(r.p.Optimizer.Func.Args) != 2+len(o.States)+len(o.Scalars) || len(r.p.Optimizer.Func.Results) != 1+len(o.States) {
+		return fmt.Errorf("%s: the function does not fit", optimizerFile)
+	}
+	return nil
+}
+
+// module joins the functions of all stages; a function that several stages have must be the same.
+func (r *reader) module() error {
+	rows, err := r.rows(parametersFile, parametersHead)
+	if err != nil {
+		return err
+	}
+	lines := map[string]string{} // parameter -> its line in the program of its stage
+	for s := range r.doc.Stages {
+		for _, l := range strings.Split(string(r.files[stageFile(s, "program.ir")]), "\n") {
+			if !strings.HasPrefix(l, "param @") {
+				if strings.HasPrefix(l, "func ") {
+					break
+				}
+				continue
+			}
+			name, _, _ := strings.Cut(l[len("param @"):], " ")
+			lines[name] = l
+		}
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "module %s\n", r.doc.Module)
+	for _, row := range rows {
+		if l, ok := lines[row[1]]; ok {
+			text.WriteString(l + "\n")
+			continue
+		}
+		args := strings.Fields(row[4])
+		for i, a := range args {
+			if !strings.ContainsAny(a, ".enI") {
+				args[i] += ".0"
+			}
+		}
+		fmt.Fprintf(&text, "param @%s : %s = %s(%s)\n", row[1], row[2], row[3], strings.Join(args, ", "))
+	}
+	seen := map[string]string{}
+	for s := range r.doc.Stages {
+		name := stageFile(s, "program.ir")
+		b, ok := r.files[name]
+		if !ok {
+			return fmt.Errorf("file %s is not listed", name)
+		}
+		_, rest, _ := strings.Cut("\n"+string(b), "\nfunc @")
+		for _, f := range strings.Split(rest, "\nfunc @") {
+			if f == "" {
+				continue
+			}
+			f = strings.TrimSuffix(f, "\n")
+			id, _, _ := strings.Cut(f, "(")
+			if old, ok := seen[id]; ok {
+				if old != f {
+					return fmt.Errorf("%s: function %s differs from that of another stage", name, id)
+				}
+				continue
+			}
+			seen[id] = f
+			text.WriteString("func @" + f + "\n")
+		}
+	}
+	if r.p.Module, err = ir.Parse(text.String()); err != nil {
+		return fmt.Errorf("the stages' programs: %w", err)
+	}
+	if err := r.p.Module.Verify(ir.Cut); err != nil {
+		return fmt.Errorf("the stages' programs: %w", err)
+	}
+	return nil
+}
+
+// parseRef reads area:item; -1:-1 is none.
+func parseRef(s string) (Ref, error) {
+	a, b, ok := strings.Cut(s, ":")
+	x, err1 := strconv.Atoi(a)
+	y, err2 := strconv.Atoi(b)
+	if !ok || err1 != nil || err2 != nil || x < -1 || y < -1 {
+		return Ref{}, fmt.Errorf("%q is not area:item", s)
+	}
+	return Ref{x, y}, nil
+}
+
+func parseRefs(s string) ([]Ref, error) {
+	var out []Ref
+	for _, f := range strings.Fields(s) {
+		r, err := parseRef(f)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func parseInts(s string) ([]int, error) {
+	var out []int
+	for _, f := range strings.Fields(s) {
+		n, err := strconv.Atoi(f)
+		if err != nil || n < -1 || n > maxBytes {
+			return nil, fmt.Errorf("%q is out of bounds", f)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+func (r *reader) stages() error {
+	for _, d := range r.doc.StageList {
+		st := &Stage{}
+		for _, a := range d.Areas {
+			l := slices.Index(lifetimeNames[:], a.Lifetime)
+			if l < 0 || !slices.Contains(Classes, a.Class) || a.Slots < 1 || a.Slots > maxMicro || a.Program < -1 || a.Program >= len(r.doc.Programs) {
+				return fmt.Errorf("%s: an area is malformed", planFile)
+			}
+			st.Areas = append(st.Areas, Area{Class: a.Class, Lifetime: Lifetime(l), Program: a.Program, Chunk: a.Chunk, Slots: a.Slots})
+		}
+		var err error
+		if st.Seed, err = parseRef(d.Seed); err != nil {
+			return err
+		}
+		if len(d.Inputs) != len(r.doc.Programs) {
+			return fmt.Errorf("%s: inputs of a stage do not fit the programs", planFile)
+		}
+		for _, s := range d.Inputs {
+			list, err := parseRefs(s)
+			if err != nil {
+				return err
+			}
+			st.Inputs = append(st.Inputs, list)
+		}
+		r.p.Stages = append(r.p.Stages, st)
+	}
+	for _, d := range r.doc.Memory {
+		if len(d.Stages) != r.doc.Stages {
+			return fmt.Errorf("%s: memory of %s does not fit the stages", planFile, d.Device)
+		}
+		m := &Memory{Device: d.Device}
+		for s, x := range d.Stages {
+			areas := len(r.p.Stages[s].Areas)
+			if len(x.SlotBytes) != areas || len(x.ByClass) != len(Classes) || x.Scratch < 0 || x.Private < 0 || x.Scratch > maxBytes || x.Private > maxBytes {
+				return fmt.Errorf("%s: memory of %s does not fit stage %d", planFile, d.Device, s)
+			}
+			for a, n := range x.SlotBytes {
+				if n < 0 || n > maxBytes/r.p.Stages[s].Areas[a].Slots {
+					return fmt.Errorf("%s: an area of stage %d is out of bounds", planFile, s)
+				}
+			}
+			m.Stages = append(m.Stages, StageMemory{SlotBytes: x.SlotBytes, Offsets: make([][]int, areas), Scratch: x.Scratch, Private: x.Private, ByClass: x.ByClass, Peak: x.Peak})
+		}
+		r.p.Memory = append(r.p.Memory, m)
+	}
+	rows, err := r.rows(buffersFile, buffersHead)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		at, err := parseInts(strings.Join(row[:3], " "))
+		if err != nil || len(at) != 3 || at[0] < 0 || at[0] >= len(r.p.Stages) || at[1] < 0 || at[1] >= len(r.p.Stages[at[0]].Areas) {
+			return fmt.Errorf("%s: row %v is out of bounds", buffersFile, row[:3])
+		}
+		a := &r.p.Stages[at[0]].Areas[at[1]]
+		t, err := ir.ParseType(row[4])
+		form := slices.Index(formNames[:], row[5])
+		offsets, err2 := parseInts(row[6])
+		if err != nil || err2 != nil || form < 0 || at[2] != len(a.Items) || len(offsets) != len(r.p.Memory) || form > 0 && t.Rank() != 2 {
+			return fmt.Errorf("%s: buffer %s is malformed", buffersFile, row[3])
+		}
+		a.Items = append(a.Items, Item{Name: row[3], Type: t, Form: Form(form)})
+		for k, m := range r.p.Memory {
+			o := &m.Stages[at[0]].Offsets[at[1]]
+			*o = append(*o, offsets[k])
+			if offsets[k] < 0 || offsets[k] > m.Stages[at[0]].SlotBytes[at[1]]-t.Bytes() {
+				return fmt.Errorf("%s: buffer %s does not fit its area", buffersFile, row[3])
+			}
+		}
+	}
+	return r.parameters()
+}
+
+func (r *reader) parameters() error {
+	rows, err := r.rows(parametersFile, parametersHead)
+	if err != nil {
+		return err
+	}
+	for i, row := range rows {
+		s, err := strconv.Atoi(row[0])
+		if err != nil || s < -1 || s >= len(r.p.Stages) {
+			return fmt.Errorf("%s: %s is on an unknown stage", parametersFile, row[1])
+		}
+		if s < 0 {
+			continue
+		}
+		sp := StageParam{Param: r.p.Module.Params[i]}
+		if sp.Value, err = parseRef(row[5]); err == nil {
+			if sp.Accumulators, err = parseRefs(row[6]); err == nil {
+				sp.States, err = parseRefs(row[7])
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", parametersFile, row[1], err)
+		}
+		for _, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
+			if it := r.item(s, ref); it == nil || !it.Type.Equal(sp.Param.Type) {
+				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[1])
+			}
+		}
+		r.p.Stages[s].Params = append(r.p.Stages[s].Params, sp)
+	}
+	return nil
+}
+
+// item returns the item of a ref, nil if there is none.
+func (r *reader) item(stage int, ref Ref) *Item {
+	if stage < 0 || stage >= len(r.p.Stages) {
+		return nil
+	}
+	areas := r.p.Stages[stage].Areas
+	if ref.Area < 0 || ref.Area >= len(areas) || ref.Item < 0 || ref.Item >= len(areas[ref.Area].Items) {
+		return nil
+	}
+	return &areas[ref.Area].Items[ref.Item]
+}

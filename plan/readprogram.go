@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ppc-lang/ppc/ir"
+)
+
+func (r *reader) programs() error {
+	for i, d := range r.doc.Programs {
+		if d.Batch < 1 || d.MicroBatches < 1 || d.MicroBatches > maxMicro || d.Batch%d.MicroBatches != 0 || d.Rest >= len(r.doc.Programs) || d.Rest < -1 {
+			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
+		}
+		q := &Program{Name: d.Name, Train: d.Train, Batch: d.Batch, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
+		for _, in := range d.Inputs {
+			t, err := ir.ParseType(in.Type)
+			if err != nil {
+				return fmt.Errorf("%s: input %s: %w", planFile, in.Name, err)
+			}
+			q.Inputs = append(q.Inputs, Input{Name: in.Name, Type: t, Whole: in.Whole})
+		}
+		for _, o := range d.Outputs {
+			f := strings.Fields(o)
+			if len(f) != 3 {
+				return fmt.Errorf("%s: output %q is malformed", planFile, o)
+			}
+			s, err := strconv.Atoi(f[0])
+			t, err2 := ir.ParseType(f[1])
+			ref, err3 := parseRef(f[2])
+			if err != nil || err2 != nil || err3 != nil || r.item(s, ref) == nil || t.Bytes() != r.item(s, ref).Type.Bytes() {
+				return fmt.Errorf("%s: output %q is malformed", planFile, o)
+			}
+			q.Outputs = append(q.Outputs, Output{s, t, ref})
+		}
+		for c, cd := range d.Chunks {
+			if cd.Stage < 0 || cd.Stage >= r.doc.Stages || len(cd.Phases) != 3 {
+				return fmt.Errorf("%s: chunk %d of %s is malformed", planFile, c, d.Name)
+			}
+			chunk := &Chunk{ID: c, Stage: cd.Stage, Cells: cd.Cells, Flops: cd.Flops}
+			for k, ph := range cd.Phases {
+				var err error
+				if chunk.Phases[k], err = r.phase(cd.Stage, ph); err != nil {
+					return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
+				}
+			}
+			q.Chunks = append(q.Chunks, chunk)
+		}
+		for s, st := range r.p.Stages {
+			if len(st.Inputs[i]) != len(q.Inputs) {
+				return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
+			}
+			for _, ref := range st.Inputs[i] {
+				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Slots != q.MicroBatches) {
+					return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
+				}
+			}
+		}
+		r.p.Programs = append(r.p.Programs, q)
+	}
+	return nil
+}
+
+func (r *reader) phase(stage int, d phaseDoc) (Phase, error) {
+	var ph Phase
+	if d.Func == "" {
+		return ph, nil
+	}
+	if ph.Func = r.p.Module.Func(d.Func); ph.Func == nil {
+		return ph, fmt.Errorf("unknown function %s", d.Func)
+	}
+	var err error
+	if ph.Args, err = parseRefs(d.Args); err != nil {
+		return ph, err
+	}
+	if ph.Results, err = parseRefs(d.Results); err != nil {
+		return ph, err
+	}
+	fits := func(refs []Ref, values []ir.ValueID) bool {
+		if len(refs) != len(values) {
+			return false
+		}
+		for i, ref := range refs {
+			if it := r.item(stage, ref); it == nil || it.Type.Bytes() != ph.Func.TypeOf(values[i]).Bytes() {
+				return false
+			}
+		}
+		return true
+	}
+	if !fits(ph.Args, ph.Func.Args) || !fits(ph.Results, ph.Func.Results) {
+		return ph, fmt.Errorf("buffers do not fit function %s", d.Func)
+	}
+	return ph, nil
+}
+
+func (r *reader) messages() error {
+	rows, err := r.rows(boundariesFile, boundariesHead)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		n, err := parseInts(strings.Join([]string{row[0], row[1], row[2], row[3], row[5]}, " "))
+		if err != nil || len(n) != 5 || n[0] < 0 || n[0] >= len(r.p.Programs) {
+			return fmt.Errorf("%s: a row is malformed", boundariesFile)
+		}
+		q := r.p.Programs[n[0]]
+		if n[1] == len(q.Messages) {
+			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Window: n[4]})
+		}
+		if n[1] != len(q.Messages)-1 {
+			return fmt.Errorf("%s: message %d is out of order", boundariesFile, n[1])
+		}
+		m := q.Messages[n[1]]
+		if m.From != n[2] || m.To != n[3] || m.Backward != (row[4] == "B") || m.Window != n[4] || n[2] < 0 || n[3] < 0 || n[2] >= len(q.Chunks) || n[3] >= len(q.Chunks) || m.Window < 1 {
+			return fmt.Errorf("%s: message %d is malformed", boundariesFile, n[1])
+		}
+		t, err := ir.ParseType(row[7])
+		from, err2 := parseRef(row[8])
+		to, err3 := parseRef(row[9])
+		if err != nil || err2 != nil || err3 != nil {
+			return fmt.Errorf("%s: boundary %s is malformed", boundariesFile, row[6])
+		}
+		a, b := r.item(q.Chunks[m.From].Stage, from), r.item(q.Chunks[m.To].Stage, to)
+		if a == nil || b == nil || a.Type.Bytes() != t.Bytes() || b.Type.Bytes() != t.Bytes() {
+			return fmt.Errorf("%s: boundary %s does not fit its buffers", boundariesFile, row[6])
+		}
+		m.Tensors = append(m.Tensors, Tensor{Name: row[6], Type: t, From: from, To: to})
+	}
+	return nil
+}
+
+func (r *reader) actions() error {
+	for _, q := range r.p.Programs {
+		q.Actions = make([][]Action, r.doc.Stages)
+	}
+	for s := range r.doc.Stages {
+		name := stageFile(s, "actions.csv")
+		rows, err := r.rows(name, actionsHead)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows {
+			n, err := parseInts(row[0] + " " + strings.Join(row[2:], " "))
+			kind := slices.Index(actionNames[:], row[1])
+			if err != nil || len(n) != 5 || kind < 0 || n[0] < 0 || n[0] >= len(r.p.Programs) {
+				return fmt.Errorf("%s: row %d is malformed", name, i+2)
+			}
+			q := r.p.Programs[n[0]]
+			a := Action{Kind: ActionKind(kind), Chunk: n[1], Micro: n[2], Peer: n[3], Message: n[4]}
+			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < len(q.Messages)
+			ok = ok && (a.Kind == Update) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
+			if !ok || a.Chunk >= 0 && q.Chunks[a.Chunk].Stage != s {
+				return fmt.Errorf("%s: row %d is out of bounds", name, i+2)
+			}
+			q.Actions[s] = append(q.Actions[s], a)
+		}
+	}
+	return nil
+}
+
+func (r *reader) frames() error {
+	rows, err := r.rows(framesFile, framesHead)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		at, err := parseInts(row[0] + " " + row[1] + " " + row[3])
+		f := r.p.Module.Func(row[2])
+		offsets, err2 := parseInts(row[4])
+		calls, err3 := parseInts(row[5])
+		if err != nil || err2 != nil || err3 != nil || f == nil || len(at) != 3 || at[0] < 0 || at[0] >= len(r.p.Memory) || at[1] < 0 || at[1] >= r.doc.Stages {
+			return fmt.Errorf("%s: the frame of %s is malformed", framesFile, row[2])
+		}
+		fm := Frame{Func: f, Bytes: at[2], Offsets: make([]int, f.NumValues()), Calls: make([]int, f.NumOps())}
+		for i := range fm.Offsets {
+			fm.Offsets[i] = -1
+		}
+		o, c := 0, 0
+		for _, op := range f.Ops {
+			for _, v := range op.Results {
+				if o >= len(offsets) || offsets[o] >= 0 && offsets[o]+f.TypeOf(v).Bytes() > fm.Bytes {
+					return fmt.Errorf("%s: the frame of %s does not hold its values", framesFile, row[2])
+				}
+				fm.Offsets[v] = offsets[o]
+				o++
+			}
+			if op.Callee != nil {
+				if c >= len(calls) || calls[c] < 0 || calls[c] > fm.Bytes {
+					return fmt.Errorf("%s: the frame of %s does not hold its calls", framesFile, row[2])
+				}
+				fm.Calls[op.ID] = calls[c]
+				c++
+			}
+		}
+		if o != len(offsets) || c != len(calls) {
+			return fmt.Errorf("%s: the frame of %s has too many values", framesFile, row[2])
+		}
+		sm := &r.p.Memory[at[0]].Stages[at[1]]
+		sm.Frames = append(sm.Frames, fm)
+	}
+	return nil
+}
+
+// check compares what the areas add up to with the peak.
+func (r *reader) check() error {
+	for _, m := range r.p.Memory {
+		for s, sm := range m.Stages {
+			sum := sm.Scratch + sm.Private
+			for a, n := range sm.SlotBytes {
+				sum += n * r.p.Stages[s].Areas[a].Slots
+			}
+			if sum != sm.Peak {
+				return fmt.Errorf("the areas of stage %d on %s take %d bytes, the plan says %d", s, m.Device, sum, sm.Peak)
+			}
+		}
+	}
+	return nil
+}

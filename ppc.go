@@ -1,0 +1,144 @@
+// Package ppc compiles models written in .pp for one device into pipeline-parallel programs.
+//
+// Compile takes source text and gives a plan: per stage the functions, buffers, messages and actions. Nothing is
+// printed and no file is touched; imports and files go through hooks. Package runtime executes a plan, WriteBundle in
+// package plan stores it.
+package ppc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"time"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/frontend"
+	"github.com/ppc-lang/ppc/passes"
+	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// Version of the compiler.
+const Version = "0.1.0"
+
+// DefaultWLag is how many micro-batches a weight pass may wait, at most.
+const DefaultWLag = 4
+
+// Options of a compilation.
+type Options struct {
+	// File names the source in messages and is what imports are relative to; Source is its text.
+	File   string
+	Source []byte
+	// Read returns the text of an imported file; nil refuses imports.
+	Read func(name string) ([]byte, error)
+
+	Block      string            // pipeline block; "" if the file leaves no choice
+	Set        map[string]string // values of constants
+	Stages     int               // 0: what the file says
+	Micro      int               // micro-batches; 0: what the file says
+	Schedule   string            // "": what the file says, else 1f1b
+	WLag       *int              // nil: DefaultWLag
+	Target     string            // chip, or "none" or "" for no kernels
+	Unsplit    bool              // one stage, whatever the file says
+	LazyInline string            // auto, marked, off; "": what the file says, else auto
+	Seed       *uint32
+
+	// Logger gets debug records; nil for none. Dump gets the IR after every pass. Verify checks it there.
+	Logger *slog.Logger
+	Dump   func(pass, text string)
+	Verify bool
+}
+
+// Result of a compilation.
+type Result struct {
+	Plan     *plan.Plan
+	Warnings diag.List
+	// Timings are those of the frontend and of every pass.
+	Timings []passes.Timing
+	Seconds float64
+}
+
+// Compile compiles one pipeline block. Errors for the user are a diag.List.
+func Compile(ctx context.Context, o Options) (*Result, error) {
+	start := time.Now()
+	costs, errs := Target(o.Target)
+	if errs.HasErrors() {
+		return nil, errs
+	}
+	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
+		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed, Unsplit: o.Unsplit, Read: o.Read,
+	})
+	if list.HasErrors() || spec == nil {
+		return nil, list
+	}
+	elaborated := time.Since(start).Seconds()
+	opt := passes.Options{Stages: spec.Stages, Schedule: spec.Schedule, WLag: DefaultWLag, Target: costs, Dump: o.Dump, Verify: o.Verify}
+	if o.Unsplit || opt.Stages < 1 {
+		opt.Stages = 1
+	}
+	if o.Schedule != "" {
+		opt.Schedule = o.Schedule
+		spec.SchedulePos = diag.Pos{}
+	}
+	if opt.Schedule == "" {
+		opt.Schedule = "1f1b"
+	}
+	if errs := schedule.Known(opt.Schedule, spec.SchedulePos); errs.HasErrors() {
+		return nil, errs
+	}
+	if o.WLag != nil {
+		opt.WLag = *o.WLag
+	}
+	if opt.WLag < 0 {
+		return nil, diag.List{diag.Errorf(diag.BadSetting, diag.Range{}, "the lag of weight passes is %d; it cannot be negative", opt.WLag).
+			WithRepair("use -w-lag 0 for the textbook order")}
+	}
+	if o.LazyInline != "" {
+		spec.LazyInline = o.LazyInline
+	}
+	p, timings, err := passes.Run(ctx, spec, opt)
+	if err != nil {
+		return nil, err
+	}
+	p.Source = path.Base(o.File)
+	r := &Result{Plan: p, Warnings: list, Seconds: time.Since(start).Seconds()}
+	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
+	if o.Logger != nil {
+		for _, t := range r.Timings {
+			o.Logger.Debug("pass", "name", t.Pass, "seconds", t.Seconds)
+		}
+	}
+	return r, nil
+}
+
+// Target returns the cost table of a chip; nil for "none" and "".
+func Target(name string) (*plan.Costs, diag.List) {
+	if name == "" || name == "none" {
+		return nil, nil
+	}
+	return nil, diag.List{diag.Errorf(diag.BadTarget, diag.Range{}, "unknown target `%s`", name)}
+}
+
+// Diagnostics returns the diagnostics in an error of Compile, or one that holds its text.
+func Diagnostics(err error) diag.List {
+	var list diag.List
+	if errors.As(err, &list) {
+		return list
+	}
+	var one diag.Diagnostic
+	if errors.As(err, &one) {
+		return diag.List{one}
+	}
+	if err == nil {
+		return nil
+	}
+	return diag.List{diag.Errorf(diag.Code("E9999"), diag.Range{}, "%s", fmt.Sprint(err))}
+}
+
+// WriteBundle stores a plan as a folder, whole or not at all. See package plan.
+func WriteBundle(dir string, p *plan.Plan) error { return plan.Write(dir, p, nil) }
+
+// ReadBundle reads a folder that WriteBundle made.
+func ReadBundle(dir string) (*plan.Plan, error) { return plan.Read(dir) }

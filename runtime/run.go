@@ -1,0 +1,440 @@
+// Package runtime executes a plan: a rank per stage, each with a device, joined by links. It decides nothing but when a
+// weight pass within its lag runs.
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/device"
+)
+
+// Options of a run. The zero value trains as the plan says on nothing: Open must be set.
+type Options struct {
+	Open   device.Open
+	Device device.Options // Print is set by the runtime
+	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
+	Steps int
+	// Epochs replaces the plan's, if positive.
+	Epochs int
+	// Reduction over micro-batches, "sum" or "mean"; "" is the plan's.
+	Reduction string
+	Seed      uint32
+	// Initial gives first values of parameters by name; nil for their initialisers.
+	Initial map[string][]float32
+	// DataPath replaces the path of every source. Getenv reads the environment that a source may name.
+	DataPath string
+	Getenv   func(string) string
+	// OnStep is called after each step, in order; OnEval after each evaluation; Notice for what the user should know.
+	OnStep func(Step)
+	OnEval func(Eval)
+	Notice func(string)
+	// SkipEval leaves evaluations out.
+	SkipEval bool
+	// Norms asks for gradient norms in OnStep.
+	Norms bool
+	// Log returns where print operations of a rank write; nil drops nothing but has nowhere to go, so it must be set if
+	// the plan prints.
+	Log func(rank int) io.Writer
+}
+
+// Step is what one training step gave.
+type Step struct {
+	Epoch, Step int // Step counts within the epoch
+	Total       int // steps before this one
+	Loss        float64
+	Norm        float64   // global gradient norm
+	Norms       []float64 // by Module.Params; only if asked
+}
+
+// Eval is the result of an evaluation.
+type Eval struct {
+	Name    string
+	Rows    int
+	Metrics []Metric
+}
+
+// Metric is a named result.
+type Metric struct {
+	Name  string
+	Value float64
+}
+
+// Result of a run.
+type Result struct {
+	Steps    int
+	LastLoss float64
+	Seconds  float64 // wall time of the training loop, data and logging included
+	Evals    []Eval
+	Ranks    []RankResult
+	Params   []Param // by Module.Params
+}
+
+// RankResult is what one rank reports.
+type RankResult struct {
+	Rank, Stage int
+	Bytes       []int // allocated by the device, by plan.Classes
+	PeakBytes   int
+}
+
+// Param is a parameter's value after the run, row-major.
+type Param struct {
+	Name   string
+	Shape  []int
+	Values []float32
+}
+
+// runner is one run.
+type runner struct {
+	plan     *plan.Plan
+	opt      Options
+	datasets []*data.Dataset // by program
+	ranks    []*rank
+	total    int // training steps
+	perEpoch int
+	stop     chan struct{}
+	dead     atomic.Bool
+	norms    []chan []float64 // by stage
+	result   Result
+	evals    [][]*tally // by program and stage
+}
+
+// Run trains (and then evaluates) as the plan says.
+func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
+	r := &runner{plan: p, opt: opt, stop: make(chan struct{})}
+	defer func() {
+		for _, k := range r.ranks {
+			if k.dev != nil {
+				k.dev.Close()
+			}
+		}
+	}()
+	if err := r.openData(); err != nil {
+		return nil, err
+	}
+	if err := r.openRanks(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.all(ctx, r.train); err != nil {
+		return nil, err
+	}
+	if !opt.SkipEval {
+		if err := r.evaluate(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &r.result, r.collect()
+}
+
+// openData opens the dataset of every program and settles how many steps there are.
+func (r *runner) openData() error {
+	r.datasets = make([]*data.Dataset, len(r.plan.Programs))
+	for i, q := range r.plan.Programs {
+		if i > 0 && r.plan.Programs[i-1].Rest == i {
+			r.datasets[i] = r.datasets[i-1]
+			continue
+		}
+		if q.Dataset == nil {
+			return fmt.Errorf("block %s has no `dataset`: there is nothing to run on", q.Name)
+		}
+		path := q.Dataset.Path
+		if q.Dataset.Env != "" && r.opt.Getenv != nil {
+			if v := r.opt.Getenv(q.Dataset.Env); v != "" {
+				path = v
+			}
+		}
+		if r.opt.DataPath != "" {
+			path = r.opt.DataPath
+		}
+		spec := data.Spec{Source: q.Dataset.Source, Path: path, Split: q.Dataset.Split, Columns: q.Dataset.Columns}
+		for _, s := range q.Dataset.Steps {
+			spec.Steps = append(spec.Steps, data.Step(s))
+		}
+		d, err := data.Open(spec)
+		if err != nil {
+			return err
+		}
+		if err := fits(q, d); err != nil {
+			return err
+		}
+		r.datasets[i] = d
+	}
+	q := r.plan.Programs[0]
+	rows := r.datasets[0].Rows()
+	r.perEpoch = rows / q.Batch
+	if r.perEpoch == 0 {
+		return fmt.Errorf("the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
+	}
+	if !q.Train {
+		return nil
+	}
+	epochs := r.plan.Epochs
+	if r.opt.Epochs > 0 {
+		epochs = r.opt.Epochs
+	}
+	r.total = r.perEpoch * max(epochs, 1)
+	if r.opt.Steps > 0 {
+		r.total = min(r.total, r.opt.Steps)
+	}
+	if left := rows % q.Batch; left > 0 && r.opt.Notice != nil && r.total >= r.perEpoch {
+		r.opt.Notice(fmt.Sprintf("training drops the last %d of %d rows of an epoch: they do not fill a batch of %d", left, rows, q.Batch))
+	}
+	return nil
+}
+
+// fits checks the columns of a dataset against the inputs of a program.
+func fits(q *plan.Program, d *data.Dataset) error {
+	cols := d.Columns()
+	if len(cols) < len(q.Inputs) {
+		return fmt.Errorf("the data of block %s has %d columns, the block has %d inputs", q.Name, len(cols), len(q.Inputs))
+	}
+	for i, in := range q.Inputs {
+		n, m := 1, 1
+		for _, x := range cols[i].Shape {
+			n *= x
+		}
+		for _, x := range in.Type.Shape[1:] {
+			m *= x
+		}
+		wantFloat := in.Type.DType == ir.F32
+		if n != m || wantFloat != cols[i].DType.IsFloat() {
+			return fmt.Errorf("input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
+				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, cols[i].DType, ir.ShapeString(cols[i].Shape))
+		}
+	}
+	return nil
+}
+
+// openRanks opens a device per stage, joins them and gives parameters their first values.
+func (r *runner) openRanks(ctx context.Context) error {
+	n := r.plan.NumStages
+	links := make([]*link, n*n)
+	for _, q := range r.plan.Programs {
+		outstanding := map[int]int{}
+		for _, m := range q.Messages {
+			outstanding[q.Chunks[m.From].Stage*n+q.Chunks[m.To].Stage] += q.MicroBatches
+		}
+		for i := range links {
+			if k := outstanding[i]; k > 0 && (links[i] == nil || k > len(links[i].sends.buffers)) {
+				links[i] = newLink(k)
+			}
+		}
+	}
+	spin := longestSpin
+	if n > goruntime.GOMAXPROCS(0) {
+		spin = 0
+	}
+	reduction := r.plan.Reduction
+	if r.opt.Reduction != "" {
+		reduction = r.opt.Reduction
+	}
+	r.opt.Reduction = reduction
+	for s := range n {
+		k := &rank{stage: s, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+		r.ranks = append(r.ranks, k)
+		opt := r.opt.Device
+		if r.opt.Log != nil {
+			opt.Print = printer(r.opt.Log(s))
+		}
+		dev, err := r.opt.Open(ctx, r.plan, s, opt)
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", s, err)
+		}
+		k.dev = dev
+		k.prepare()
+		if o := r.plan.Optimizer; o != nil {
+			for _, x := range o.Scalars {
+				k.scalars = append(k.scalars, float32(x.Value))
+			}
+		}
+		st := r.plan.Stages[s]
+		if st.Seed.Item >= 0 {
+			seed := float32(1)
+			if reduction == "mean" {
+				seed = 1 / float32(r.plan.Programs[0].MicroBatches)
+			}
+			floats(dev.Buffer(st.Seed, 0))[0] = seed
+		}
+		for i, sp := range st.Params {
+			v, ok := r.opt.Initial[sp.Param.Name]
+			if !ok {
+				v = make([]float32, sp.Param.Type.Elems())
+				if err := Initial(sp.Param, r.opt.Seed, v); err != nil {
+					return err
+				}
+			}
+			if err := dev.SetParam(i, v); err != nil {
+				return err
+			}
+		}
+		r.norms = append(r.norms, make(chan []float64, 1))
+	}
+	return nil
+}
+
+// all runs f on every rank. The first error, or panic, stops the others and is returned.
+func (r *runner) all(ctx context.Context, f func(*rank) error) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	fail := func(err error) {
+		once.Do(func() {
+			first = err
+			r.dead.Store(true)
+			close(r.stop)
+		})
+	}
+	finished := make(chan struct{})
+	go func() {
+		select {
+		case <-ctx.Done():
+			fail(ctx.Err())
+		case <-finished:
+		}
+	}()
+	for _, k := range r.ranks {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer func() {
+				if x := recover(); x != nil {
+					fail(fmt.Errorf("rank %d: internal fault: %v", k.stage, x))
+				}
+			}()
+			if err := f(k); err != nil && err != errStopped {
+				fail(err)
+			}
+		}()
+	}
+	wg.Wait()
+	close(finished)
+	once.Do(func() {})
+	return first
+}
+
+// train is the training loop of one rank. Ranks meet in messages only: the first stage may be a step ahead.
+func (r *runner) train(k *rank) error {
+	q := r.plan.Programs[0]
+	if !q.Train {
+		return nil
+	}
+	p := k.programs[0]
+	var squares []float64
+	if r.opt.Norms {
+		squares = make([]float64, len(r.plan.Stages[k.stage].Params))
+	}
+	lossStage := q.Outputs[0].Stage
+	start := time.Now()
+	for n := range r.total {
+		if r.dead.Load() {
+			return errStopped
+		}
+		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch); err != nil {
+			return err
+		}
+		if err := k.run(0, squares); err != nil {
+			return err
+		}
+		if k.stage != lossStage {
+			if r.opt.Norms && !r.sendNorms(k.stage, squares) {
+				return errStopped
+			}
+			continue
+		}
+		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0)}
+		if r.opt.Norms {
+			if !r.gatherNorms(k.stage, squares, &s) {
+				return errStopped
+			}
+		}
+		r.result.LastLoss, r.result.Steps = s.Loss, n+1
+		if r.opt.OnStep != nil {
+			r.opt.OnStep(s)
+		}
+	}
+	if k.stage == lossStage {
+		r.result.Seconds = time.Since(start).Seconds()
+	}
+	return nil
+}
+
+// reduce adds a result over the micro-batches of a step, in ascending order, or takes their mean.
+func (r *runner) reduce(p *rankProgram, value int) float64 {
+	sum := 0.0
+	for _, o := range p.outputs {
+		if o.value == value {
+			for m := range o.micros {
+				sum += o.at(m)
+			}
+		}
+	}
+	if r.opt.Reduction == "mean" {
+		sum /= float64(p.MicroBatches)
+	}
+	return sum
+}
+
+func (r *runner) sendNorms(stage int, squares []float64) bool {
+	select {
+	case r.norms[stage] <- append([]float64(nil), squares...):
+		return true
+	case <-r.stop:
+		return false
+	}
+}
+
+// gatherNorms collects the sums of squares of all stages; the global norm adds them in declaration order.
+func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
+	s.Norms = make([]float64, len(r.plan.Module.Params))
+	for t, st := range r.plan.Stages {
+		squares := own
+		if t != stage {
+			select {
+			case squares = <-r.norms[t]:
+			case <-r.stop:
+				return false
+			}
+		}
+		for i, sp := range st.Params {
+			if len(sp.Accumulators) > 0 {
+				s.Norms[sp.Param.Index()] = squares[i]
+			}
+		}
+	}
+	total := 0.0
+	for i, x := range s.Norms {
+		total += x
+		s.Norms[i] = math.Sqrt(x)
+	}
+	s.Norm = math.Sqrt(total)
+	return true
+}
+
+// collect takes the parameters and what the devices counted.
+func (r *runner) collect() error {
+	r.result.Params = make([]Param, len(r.plan.Module.Params))
+	for s, k := range r.ranks {
+		for i, sp := range r.plan.Stages[s].Params {
+			v := make([]float32, sp.Param.Type.Elems())
+			if err := k.dev.Param(i, v); err != nil {
+				return err
+			}
+			r.result.Params[sp.Param.Index()] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
+		}
+		rr := RankResult{Rank: s, Stage: s, Bytes: k.dev.Bytes()}
+		for _, b := range rr.Bytes {
+			rr.PeakBytes += b
+		}
+		r.result.Ranks = append(r.result.Ranks, rr)
+	}
+	return nil
+}
