@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/ppc-lang/ppc/codegen/ascend/chip"
@@ -158,46 +157,26 @@ func runKernels(t *testing.T, cases []kernelCase) {
 		}
 		t.Skip("g++ is missing")
 	}
-	dir := t.TempDir()
 	c := testChip(t)
-	set := emulator.KernelSet{Dir: dir, VectorCores: c.VectorCores, CubeCores: c.CubeCores}
+	set := emulator.KernelSet{VectorCores: c.VectorCores, CubeCores: c.CubeCores}
 	index := map[string]int{}
 	arena := 0
-	var bundle []byte // many kernels to a file: the headers cost more than the kernels
-	files := 0
-	write := func() {
-		file := fmt.Sprintf("bundle%d.cpp", files)
-		files++
-		for i := len(set.Kernels) - 1; i >= 0 && set.Kernels[i].File == ""; i-- {
-			set.Kernels[i].File = file
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), bundle, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		bundle = nil
-	}
 	for _, k := range cases {
 		if _, ok := index[k.kernel.Name]; !ok {
 			index[k.kernel.Name] = len(set.Kernels)
-			set.Kernels = append(set.Kernels, emulator.Kernel{Name: k.kernel.Name, Parameters: k.kernel.Parameters})
-			bundle = append(bundle, k.kernel.Source...)
 			if len(set.Kernels)%kernelsPerFile == 0 {
-				write()
+				set.Sources = append(set.Sources, emulator.Source{Name: fmt.Sprintf("bundle%d.cpp", len(set.Sources))})
 			}
+			set.Kernels = append(set.Kernels, emulator.Kernel{Name: k.kernel.Name, Parameters: k.kernel.Parameters})
+			// Many kernels to a file: the headers cost more than the kernels.
+			file := &set.Sources[len(set.Sources)-1]
+			file.Text = append(file.Text, k.kernel.Source...)
 		}
 		bytes := 0
 		for _, a := range k.args {
 			bytes += roundUp(a.typ.Bytes(), 512) + 512
 		}
 		arena = max(arena, bytes)
-	}
-	if bundle != nil {
-		write()
-	}
-	if keep := os.Getenv("ASCEND_KEEP_KERNELS"); keep != "" {
-		if err := os.CopyFS(filepath.Join(keep, t.Name()), os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
 	}
 	exe, err := emulator.Build(context.Background(), set, cache)
 	if err != nil {

@@ -41,14 +41,19 @@ const (
 // Kernel is one entry function of a kernel set.
 type Kernel struct {
 	Name       string // of the extern "C" function
-	File       string // source file, relative to KernelSet.Dir
 	Parameters []ParameterKind
 }
 
-// KernelSet is what Build compiles into one kernel server. Launch numbers
-// kernels by their index in Kernels.
+// Source is a kernel file. Its name is for messages only.
+type Source struct {
+	Name string
+	Text []byte
+}
+
+// KernelSet is what Build compiles into one kernel server: Sources define the
+// functions of Kernels. Launch numbers kernels by their index.
 type KernelSet struct {
-	Dir         string
+	Sources     []Source
 	Kernels     []Kernel
 	VectorCores int // SyncAll of more blocks than cores is refused
 	CubeCores   int
@@ -98,12 +103,6 @@ type builder struct {
 	base     []byte // hash of compiler, flags and embedded sources
 }
 
-// unit is one translation unit.
-type unit struct {
-	name   string // for messages
-	source []byte
-}
-
 // unpack writes the embedded sources to the cache and sets the base hash.
 func (b *builder) unpack(version []byte) error {
 	hash := sha256.New()
@@ -141,31 +140,22 @@ func (b *builder) unpack(version []byte) error {
 }
 
 // units lists the translation units: the server's own, the kernels' and the table.
-func (b *builder) units(set KernelSet) ([]unit, error) {
-	var units []unit
+func (b *builder) units(set KernelSet) ([]Source, error) {
+	var units []Source
 	for _, name := range []string{"core.cpp", "launch.cpp", "main.cpp"} {
 		data, err := sources.ReadFile("server/" + name)
 		if err != nil {
 			return nil, err
 		}
-		units = append(units, unit{name, data})
+		units = append(units, Source{name, data})
 	}
-	seen := map[string]bool{}
 	for _, kernel := range set.Kernels {
 		if !identifier.MatchString(kernel.Name) {
 			return nil, fmt.Errorf("kernel name %q is not an identifier", kernel.Name)
 		}
-		if seen[kernel.File] {
-			continue
-		}
-		seen[kernel.File] = true
-		data, err := os.ReadFile(filepath.Join(set.Dir, filepath.FromSlash(kernel.File)))
-		if err != nil {
-			return nil, fmt.Errorf("kernel %s: %w", kernel.Name, err)
-		}
-		units = append(units, unit{kernel.File, data})
 	}
-	return append(units, unit{"table.cpp", table(set)}), nil
+	units = append(units, set.Sources...)
+	return append(units, Source{"table.cpp", table(set)}), nil
 }
 
 // table emits the list of kernels with a caller for each, which turns words
@@ -199,7 +189,7 @@ func table(set KernelSet) []byte {
 }
 
 // compileAll compiles the units on all processors and returns their objects in order.
-func (b *builder) compileAll(ctx context.Context, units []unit) ([]string, error) {
+func (b *builder) compileAll(ctx context.Context, units []Source) ([]string, error) {
 	objects := make([]string, len(units))
 	failures := make([]error, len(units))
 	next := make(chan int)
@@ -219,23 +209,23 @@ func (b *builder) compileAll(ctx context.Context, units []unit) ([]string, error
 	return objects, errors.Join(failures...)
 }
 
-func (b *builder) compile(ctx context.Context, u unit) (string, error) {
+func (b *builder) compile(ctx context.Context, u Source) (string, error) {
 	hash := sha256.New()
 	hash.Write(b.base)
-	hash.Write(u.source)
+	hash.Write(u.Text)
 	key := hex.EncodeToString(hash.Sum(nil)[:16])
 	object := filepath.Join(b.cache, key+".o")
 	if _, err := os.Stat(object); err == nil {
 		return object, nil
 	}
 	source := filepath.Join(b.cache, key+".cpp")
-	if err := writeOnce(source, u.source); err != nil {
+	if err := writeOnce(source, u.Text); err != nil {
 		return "", err
 	}
 	arguments := append([]string{}, compilerFlags...)
 	arguments = append(arguments, "-I"+filepath.Join(b.tree, "include"), "-I"+filepath.Join(b.tree, "server"), "-c", source)
 	if err := b.produce(ctx, object, arguments); err != nil {
-		return "", fmt.Errorf("%s: %w", u.name, err)
+		return "", fmt.Errorf("%s: %w", u.Name, err)
 	}
 	return object, nil
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -335,8 +334,7 @@ var probes = []probe{
 func startProbes(t *testing.T) *Server {
 	t.Helper()
 	needCompiler(t)
-	dir := t.TempDir()
-	set := KernelSet{Dir: dir, VectorCores: 40, CubeCores: 20}
+	set := KernelSet{VectorCores: 40, CubeCores: 20}
 	var all strings.Builder
 	for _, p := range probes {
 		kind := "KERNEL_TYPE_AIV_ONLY"
@@ -344,11 +342,9 @@ func startProbes(t *testing.T) *Server {
 			kind = "KERNEL_TYPE_AIC_ONLY"
 		}
 		fmt.Fprintf(&all, preamble, p.name, kind, p.body)
-		set.Kernels = append(set.Kernels, Kernel{Name: p.name, File: "probes.cpp", Parameters: []ParameterKind{Buffer, Buffer}})
+		set.Kernels = append(set.Kernels, Kernel{Name: p.name, Parameters: []ParameterKind{Buffer, Buffer}})
 	}
-	if err := os.WriteFile(filepath.Join(dir, "probes.cpp"), []byte(all.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	set.Sources = []Source{{"probes.cpp", []byte(all.String())}}
 	exe, err := Build(context.Background(), set, cache)
 	if err != nil {
 		t.Fatal(err)
@@ -469,7 +465,6 @@ func TestLaunchArguments(t *testing.T) {
 
 func TestScalarArguments(t *testing.T) {
 	needCompiler(t)
-	dir := t.TempDir()
 	source := `#include "kernel_operator.h"
 using namespace AscendC;
 extern "C" __global__ __aicore__ void scaled(GM_ADDR y, float factor, int32_t count) {
@@ -480,10 +475,7 @@ extern "C" __global__ __aicore__ void scaled(GM_ADDR y, float factor, int32_t co
     DataCacheCleanAndInvalid<float, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(out);
 }
 `
-	if err := os.WriteFile(filepath.Join(dir, "scaled.cpp"), []byte(source), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	set := KernelSet{Dir: dir, Kernels: []Kernel{{"scaled", "scaled.cpp", []ParameterKind{Buffer, Float32, Int32}}}, VectorCores: 40, CubeCores: 20}
+	set := KernelSet{Sources: []Source{{"scaled.cpp", []byte(source)}}, Kernels: []Kernel{{"scaled", []ParameterKind{Buffer, Float32, Int32}}}}
 	exe, err := Build(context.Background(), set, cache)
 	if err != nil {
 		t.Fatal(err)
@@ -503,11 +495,7 @@ extern "C" __global__ __aicore__ void scaled(GM_ADDR y, float factor, int32_t co
 
 func TestBuildReportsCompilerErrors(t *testing.T) {
 	needCompiler(t)
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "wrong.cpp"), []byte("#include \"kernel_operator.h\"\nnonsense\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	set := KernelSet{Dir: dir, Kernels: []Kernel{{"wrong", "wrong.cpp", nil}}}
+	set := KernelSet{Sources: []Source{{"wrong.cpp", []byte("#include \"kernel_operator.h\"\nnonsense\n")}}, Kernels: []Kernel{{"wrong", nil}}}
 	_, err := Build(context.Background(), set, cache)
 	if err == nil || !strings.Contains(err.Error(), "wrong.cpp") || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("got %v", err)
@@ -524,16 +512,12 @@ func TestBuildWithoutCompiler(t *testing.T) {
 
 func TestCrashIsAnError(t *testing.T) {
 	needCompiler(t)
-	dir := t.TempDir()
 	source := `#include <cstdio>
 #include <cstdlib>
 #include "kernel_operator.h"
 extern "C" void crash() { std::fputs("last words\n", stderr); std::abort(); }
 `
-	if err := os.WriteFile(filepath.Join(dir, "crash.cpp"), []byte(source), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	exe, err := Build(context.Background(), KernelSet{Dir: dir, Kernels: []Kernel{{"crash", "crash.cpp", nil}}}, cache)
+	exe, err := Build(context.Background(), KernelSet{Sources: []Source{{"crash.cpp", []byte(source)}}, Kernels: []Kernel{{"crash", nil}}}, cache)
 	if err != nil {
 		t.Fatal(err)
 	}
