@@ -318,7 +318,8 @@ func (v *env) setting(c *constant, literal string) value {
 	return v.errorf(diag.BadSetting, c.decl.Name.At, "-set %s: only numbers, bools, strings and element types can be set", c.decl.Name.Text)
 }
 
-// loadFile parses a file and, through the read hook, its imports.
+// loadFile parses a file and, through the read hook, its imports. Files may
+// import each other: names are looked up when they are used.
 func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File) {
 	f, list := syntax.Parse(name, src)
 	e.list = append(e.list, list...)
@@ -353,7 +354,7 @@ func (e *elaborator) importFile(scope *fileScope, i *syntax.Import, seen map[str
 	name := path.Join(path.Dir(scope.name), i.Path)
 	imported, ok := e.files[name]
 	switch {
-	case ok && imported == nil, name == scope.name:
+	case name == scope.name:
 		e.list.Add(diag.Errorf(diag.BadImport, i.At, "%s imports itself", name))
 		return
 	case !ok:
@@ -372,14 +373,13 @@ func (e *elaborator) importFile(scope *fileScope, i *syntax.Import, seen map[str
 		}
 		imported, _ = e.loadFile(name, src)
 	}
-	for _, names := range []map[string]diag.Range{imported.defined()} {
-		for _, n := range sortedKeys(names) {
-			if first, ok := seen[n]; ok && first != names[n] {
-				e.list.Add(diag.Errorf(diag.DuplicateName, i.At, "the import defines %q, which is defined already", n).
-					WithNote(first, "defined here").WithNote(names[n], "and here"))
-			}
-			seen[n] = names[n]
+	names := imported.defined()
+	for _, n := range sortedKeys(names) {
+		if first, ok := seen[n]; ok && first != names[n] {
+			e.list.Add(diag.Errorf(diag.DuplicateName, i.At, "the import defines %q, which is defined already", n).
+				WithNote(first, "defined here").WithNote(names[n], "and here"))
 		}
+		seen[n] = names[n]
 	}
 	scope.imports = append(scope.imports, imported)
 }

@@ -356,3 +356,112 @@ infer a { network = Net(); input x: f32[4, 2]; stage_config = { network: 0, "use
 		t.Error(diff)
 	}
 }
+
+// TestImports holds how imports are found and what is wrong with them.
+func TestImports(t *testing.T) {
+	files := map[string]string{
+		"models/parts/a.pp": "import \"../b.pp\"\ncell A { b = B(); construct(x) { return b(x) } }\n",
+		"models/b.pp":       "import \"main.pp\"\ncell B { construct(x) { return scale(x) } }\n",
+		"models/bad.pp":     "cell C {\n",
+		"models/again.pp":   "cell A { construct(x) { return x } }\n",
+	}
+	files["models/b.pp"] = strings.Replace(files["models/b.pp"], "scale(x)", "x * factor", 1)
+	block := "const factor = 2\ninfer i { network = A(); input x: f32[2, 2] }\n"
+	for _, c := range []struct{ imports, want string }{
+		{`import "parts/a.pp"`, ""},
+		{`import "parts/c.pp"`, `models/main.pp:1:8: error E0206: cannot read models/parts/c.pp: file does not exist`},
+		{`import "main.pp"`, `models/main.pp:1:8: error E0206: models/main.pp imports itself`},
+		{`import "bad.pp"`, `models/bad.pp:1:9: error E0102: "{" is not closed`},
+		{"import \"parts/a.pp\"; import \"again.pp\"", `models/main.pp:1:29: error E0202: the import defines "A", which is defined already`},
+	} {
+		src := c.imports + "\n" + block
+		spec, list := frontend.Load("models/main.pp", []byte(src), frontend.Options{Read: func(name string) ([]byte, error) {
+			if name == "models/main.pp" {
+				return []byte(src), nil
+			}
+			if text, ok := files[name]; ok {
+				return []byte(text), nil
+			}
+			return nil, os.ErrNotExist
+		}})
+		got := ""
+		if list.HasErrors() {
+			got = list.Sorted()[0].Error()
+		}
+		if got != c.want || (spec == nil) != (c.want != "") {
+			t.Errorf("%s: got %q, want %q", c.imports, got, c.want)
+		}
+	}
+}
+
+// TestRendered holds how two diagnostics with notes look: a key that matches
+// no cell lists those there are, and a fault inside the library is shown at
+// the call that led there.
+func TestRendered(t *testing.T) {
+	src := `cell Net {
+    flatten = Flatten()
+    layer1 = Dense(6, 4)
+    construct(x) { return layer1(flatten(x)) }
+}
+infer a { network = Net(); input x: f32[4, 2, 3]; stage_config = { flaten: 0 } }
+infer b { network = Net(); input x: f32[4, 2, 2] }
+`
+	list := frontend.Check("m.pp", []byte(src), frontend.Options{})
+	var out strings.Builder
+	if err := diag.Render(&out, list, func(file string) ([]byte, bool) {
+		if file == "m.pp" {
+			return []byte(src), true
+		}
+		return frontend.Source(file)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := `m.pp:4:27: error E0402: ` + "`matmul`" + `: inner dimensions 4 and 6 differ in the product of f32[4,4] and f32[4,6]
+    4 |     construct(x) { return layer1(flatten(x)) }
+      |                           ^^^^^^^^^^^^^^^^^^
+  note: m.pp:3:14: in the cell layer1
+    3 |     layer1 = Dense(6, 4)
+      |              ^^^^^^^^^^^
+  note: std/layers.pp:10:13: in the library
+   10 |         y = matmul(x, weight, transpose_b = true)
+      |             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+m.pp:6:68: error E0502: no cell "flaten" in the network
+    6 | infer a { network = Net(); input x: f32[4, 2, 3]; stage_config = { flaten: 0 } }
+      |                                                                    ^^^^^^
+  note: the cells are flatten, layer1, network
+  repair: did you mean "flatten"?
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLanguagePage holds that the program in docs/language.md is one.
+func TestLanguagePage(t *testing.T) {
+	page, err := os.ReadFile("../docs/language.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.SplitN(string(page), "```\n", 3)
+	if len(parts) != 3 {
+		t.Fatal("the page has no program")
+	}
+	if list := frontend.Check("language.pp", []byte(parts[1]), frontend.Options{}); len(list) > 0 {
+		t.Error(list)
+	}
+}
+
+// TestStagesOne holds that -stages 1 runs any marked program as one stage.
+func TestStagesOne(t *testing.T) {
+	src, err := os.ReadFile("../examples/mnist/mnist.pp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, list := frontend.Load("mnist.pp", src, frontend.Options{Stages: 1})
+	if list.HasErrors() {
+		t.Fatal(list)
+	}
+	if spec.Stages != 1 || spec.Marked || strings.Contains(spec.Module.String(), "!stage") {
+		t.Errorf("%d stages, marked %t", spec.Stages, spec.Marked)
+	}
+}

@@ -60,21 +60,37 @@ func (c *Costs) Op(k ir.Kind, in, out []ir.Type, attrs ir.Attrs) float64 {
 	return max(k.Flops(in, out, attrs)/rate, float64(bytes)/c.Bandwidth) + c.Launch
 }
 
+// BlockElements is how many elements of a parameter the cpu device updates at a time: 8 KB of each operand.
+const BlockElements = 2048
+
 // Workspace is what an operation needs on the device beside operands and results, in bytes. On the cpu a product whose
-// right side is not a packed parameter packs it first.
+// right side is not a packed parameter packs it first, in the orientation of a forward or of a gradient product; a sum of
+// products on an accumulator that is not packed goes through a block.
 func (c *Costs) Workspace(k ir.Kind, in []ir.Type, attrs ir.Attrs) int {
-	if !c.PackMatrices || k != ir.MatMul {
+	switch {
+	case !c.PackMatrices:
+		return 0
+	case k == ir.MatMulAccumulate:
+		return BlockElements * 4
+	case k != ir.MatMul:
 		return 0
 	}
 	b := in[1].Shape
 	kk, n := b[len(b)-2], b[len(b)-1]
-	if attrs.Bool("transpose_b") {
-		kk, n = n, kk
-	}
-	bytes := (n + PanelColumns - 1) / PanelColumns * PanelColumns * kk * 4
+	panels := func(n int) int { return (n + PanelColumns - 1) / PanelColumns * PanelColumns }
+	bytes := max(panels(n)*kk, panels(kk)*n) * 4
 	if attrs.Bool("transpose_a") {
 		a := in[0].Shape
 		bytes += a[len(a)-1] * a[len(a)-2] * 4
 	}
 	return c.Aligned(bytes)
+}
+
+// OptimizerWorkspace is what the update of a block of a parameter needs: every intermediate value of the update function,
+// and its results.
+func (c *Costs) OptimizerWorkspace(f *ir.Func) int {
+	if !c.PackMatrices {
+		return 0
+	}
+	return (len(f.Ops) + len(f.Results)) * BlockElements * 4
 }

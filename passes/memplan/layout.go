@@ -42,6 +42,11 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 				}
 			}
 		}
+		for _, sp := range st.Params {
+			if p.Optimizer != nil && len(sp.Accumulators) > 0 {
+				sm.Private = max(sm.Private, costs.OptimizerWorkspace(p.Optimizer.Func))
+			}
+		}
 		sm.Frames = fr.frames
 		sm.Count(plan.Scratch, sm.Scratch)
 		sm.Count(plan.Private, sm.Private)

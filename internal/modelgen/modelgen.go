@@ -1,0 +1,201 @@
+// Package modelgen draws random models as .pp text: chains and branches of cells, several tensors and skip edges across
+// stages, nested cells, cells used twice, unmarked operations between marked cells, every differentiable operation.
+package modelgen
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Source makes choices: a property test draws them, a bench run takes them from a generator.
+type Source interface {
+	// Int returns a number from lo to hi, both included.
+	Int(name string, lo, hi int) int
+}
+
+// Model is a drawn model with its inputs x f32[Batch,Width] and label (i32[Batch] or f32[Batch,Classes]).
+type Model struct {
+	Text    string // with stage marks of the first cut
+	Cuts    []Cut  // legal cuts as entries of a train block
+	Batch   int
+	Width   int
+	Classes int
+	Integer bool // labels are classes
+}
+
+// Cut is a legal stage_config.
+type Cut struct {
+	Stages int
+	Entry  string
+}
+
+// value is a tensor [batch, width] in the construct under way, with the unit that made it.
+type value struct {
+	name  string
+	width int
+	unit  int
+}
+
+type drawer struct {
+	src    Source
+	cells  strings.Builder
+	unit   int
+	values []value
+	member []string // declarations of the network
+	body   []string // of its construct
+	names  []string // marked members, by unit
+}
+
+// activations of one operand that are smooth enough everywhere, or piecewise linear.
+var activations = []string{"relu(%s)", "tanh(%s)", "sigmoid(%s)", "gelu(%s)", "exp(0.1 * %s)", "log(abs(%s) + 1.5)", "sqrt(abs(%s) + 0.5)", "-%s", "abs(%s)", "%s * 0.5"}
+
+var combinations = []string{"%s + %s", "%s - %s", "%s * %s", "%s / (abs(%s) + 2.0)", "maximum(%s, %s)", "minimum(%s, %s)", "where(less(%s, %s), a * 0.3, b)"}
+
+// Draw draws a model.
+func Draw(src Source) Model {
+	d := &drawer{src: src}
+	m := Model{Batch: 8, Width: src.Int("width", 1, 9), Classes: src.Int("classes", 2, 5), Integer: src.Int("loss", 0, 1) == 0}
+	d.values = []value{{"x", m.Width, -1}}
+	units := src.Int("units", 1, 7)
+	for d.unit = 0; d.unit < units; d.unit++ {
+		d.add()
+	}
+	last := d.values[len(d.values)-1]
+	// Every value that nothing used would be dead: join them into the head.
+	d.names = append(d.names, "head")
+	d.member = append(d.member, fmt.Sprintf("head = Dense(%d, %d)", last.width, m.Classes))
+	d.body = append(d.body, fmt.Sprintf("return head(%s)", last.name))
+	var b strings.Builder
+	b.WriteString(d.cells.String())
+	b.WriteString("cell Net {\n")
+	for _, l := range d.member {
+		fmt.Fprintf(&b, "    %s\n", l)
+	}
+	b.WriteString("    construct(x) {\n")
+	for _, l := range d.body {
+		fmt.Fprintf(&b, "        %s\n", l)
+	}
+	b.WriteString("    }\n}\n")
+	label, loss := fmt.Sprintf("f32[%d, %d]", m.Batch, m.Classes), "MSELoss()"
+	if m.Integer {
+		label, loss = fmt.Sprintf("i32[%d]", m.Batch), "CrossEntropyLoss()"
+	}
+	fmt.Fprintf(&b, "train random {\n    network = Net()\n    loss = %s\n    optimizer = SGD(lr = 0.05)\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
+		loss, m.Batch, m.Width, label, "%CUT%", m.Batch)
+	m.Text = b.String()
+	for stages := 1; stages <= min(4, len(d.names)); stages++ {
+		m.Cuts = append(m.Cuts, d.cut(stages))
+	}
+	return m
+}
+
+// With returns the text with a cut.
+func (m *Model) With(c Cut) string { return strings.Replace(m.Text, "%CUT%", c.Entry, 1) }
+
+// Unmarked returns the text without marks.
+func (m *Model) Unmarked() string { return strings.Replace(m.Text, "%CUT%", "", 1) }
+
+// cut draws non-decreasing stages for the marked members; units only read earlier units, so it is legal.
+func (d *drawer) cut(stages int) Cut {
+	n := len(d.names)
+	ends := map[int]bool{}
+	for s := range stages - 1 {
+		e := d.src.Int(fmt.Sprintf("cut%d.%d", stages, s), 1, n-1)
+		for ends[e] {
+			e = e%(n-1) + 1
+		}
+		ends[e] = true
+	}
+	var entries []string
+	stage := 0
+	for i, name := range d.names {
+		if ends[i] {
+			stage++
+		}
+		entries = append(entries, fmt.Sprintf("%s: %d", name, stage))
+	}
+	return Cut{stages, fmt.Sprintf("    stage_config = { %s }\n", strings.Join(entries, ", "))}
+}
+
+func (d *drawer) choose(name string, from []string) string {
+	return from[d.src.Int(name, 0, len(from)-1)]
+}
+
+// pick takes one of the values, the newest more often.
+func (d *drawer) pick(name string) value {
+	i := d.src.Int(name, 0, len(d.values)+1)
+	return d.values[min(i, len(d.values)-1)]
+}
+
+// fit gives a value of the wanted width: itself, or a slice or concatenation of it.
+func (d *drawer) fit(v value, width int) string {
+	s := v.name
+	for w := v.width; w < width; w += v.width {
+		s = fmt.Sprintf("concat([%s, %s], axis = 1)", s, v.name)
+	}
+	if v.width != width && (width%v.width != 0 || v.width > width) {
+		s = fmt.Sprintf("%s[.., 0..%d]", paren(s), width)
+	}
+	return s
+}
+
+func paren(s string) string { return s }
+
+// add draws one unit: a marked cell, and sometimes an unmarked operation behind it.
+func (d *drawer) add() {
+	name, cell := fmt.Sprintf("u%d", d.unit), fmt.Sprintf("C%d", d.unit)
+	key := func(s string) string { return fmt.Sprintf("unit%d.%s", d.unit, s) }
+	a := d.pick(key("a"))
+	out := fmt.Sprintf("y%d", d.unit)
+	width := d.src.Int(key("width"), 1, 7)
+	act := d.choose(key("act"), activations)
+	switch d.src.Int(key("kind"), 0, 6) {
+	case 0: // a layer
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { return %s }\n}\n", cell, a.width, width, fmt.Sprintf(act, "fc(x)"))
+		d.put(name, cell, out, width, a.name)
+	case 1: // nested cells, an inner value used several times
+		fmt.Fprintf(&d.cells, "cell %sInner {\n    fc = Dense(%d, %d, bias = false)\n    param w: f32[%d] = uniform(0.5)\n    construct(x) { y = fc(x); return y * w + y, %s }\n}\n", cell, a.width, width, width, fmt.Sprintf(act, "y"))
+		fmt.Fprintf(&d.cells, "cell %s {\n    one = %sInner()\n    construct(x) {\n        p, q = one(x)\n        return p + q + p * 0.25\n    }\n}\n", cell, cell)
+		d.put(name, cell, out, width, a.name)
+	case 2: // two tensors in, of one width
+		b := d.pick(key("b"))
+		comb := fmt.Sprintf(d.choose(key("comb"), combinations), "a", "b")
+		fmt.Fprintf(&d.cells, "cell %s {\n    param w: f32[%d] = uniform(1.0)\n    construct(a, b) { return (%s) + w * a }\n}\n", cell, a.width, comb)
+		d.put(name, cell, out, a.width, a.name+", "+d.slice(b, a.width, key("b")))
+	case 3: // two tensors out, both used later
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { y = fc(x); return %s, y * y }\n}\n", cell, a.width, width, fmt.Sprintf(act, "y"))
+		d.names = append(d.names, name)
+		d.member = append(d.member, fmt.Sprintf("%s = %s()", name, cell))
+		d.body = append(d.body, fmt.Sprintf("%s, %sb = %s(%s)", out, out, name, a.name))
+		d.values = append(d.values, value{out + "b", width, d.unit}, value{out, width, d.unit})
+		d.body = append(d.body, fmt.Sprintf("%sc = %s + %sb * 0.125", out, out, out)) // unmarked
+		d.values = append(d.values, value{out + "c", width, d.unit})
+	case 4: // one cell used twice: its parameters have two reads
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { y = fc(x); z = fc(x * 0.5); return %s + z }\n}\n", cell, a.width, width, fmt.Sprintf(act, "y"))
+		d.put(name, cell, out, width, a.name)
+	case 5: // products of activations, reductions, transposition
+		fmt.Fprintf(&d.cells, "cell %s {\n    param w: f32[%d, %d] = xavier_uniform()\n    construct(x) {\n        y = matmul(x, w)\n        g = matmul(transpose(y, [1, 0]), y)\n        z = matmul(y, g) * 0.01\n        return %s + mean(z, axes = [1], keepdims = true) + sum(y, axes = [0], keepdims = true) * 0.1\n    }\n}\n", cell, a.width, width, fmt.Sprintf(act, "z"))
+		d.put(name, cell, out, width, a.name)
+	case 6: // skip edge: an old value joins
+		old := d.values[d.src.Int(key("old"), 0, len(d.values)-1)]
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(a, b) { return fc(concat([a, b], axis = 1)) }\n}\n", cell, a.width+old.width, width)
+		d.put(name, cell, out, width, a.name+", "+old.name)
+	}
+}
+
+// slice gives b in the width of a through an unmarked operation.
+func (d *drawer) slice(b value, width int, key string) string {
+	if b.width == width {
+		return b.name
+	}
+	name := fmt.Sprintf("s%d", d.unit)
+	d.body = append(d.body, fmt.Sprintf("%s = %s", name, d.fit(b, width)))
+	return name
+}
+
+func (d *drawer) put(name, cell, out string, width int, args string) {
+	d.names = append(d.names, name)
+	d.member = append(d.member, fmt.Sprintf("%s = %s()", name, cell))
+	d.body = append(d.body, fmt.Sprintf("%s = %s(%s)", out, name, args))
+	d.values = append(d.values, value{out, width, d.unit})
+}
