@@ -2,18 +2,15 @@ package ppc
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
@@ -46,32 +43,8 @@ func TestRandomModelsCompile(t *testing.T) {
 
 // writeData stores rows for a drawn model.
 func writeData(t testing.TB, m *modelgen.Model, rows int) string {
-	state := uint32(12345)
-	next := func() float32 {
-		state = state*1664525 + 1013904223
-		return float32(state>>8)/(1<<23) - 1
-	}
-	x := make([]float32, rows*m.Width)
-	for i := range x {
-		x[i] = next()
-	}
-	arrays := []data.Array{data.NewFloat32("x", []int{rows, m.Width}, x)}
-	if m.Integer {
-		label := data.Array{Name: "label", DType: data.I32, Shape: []int{rows}}
-		for range rows {
-			c := byte(int((next()+1)*100) % m.Classes)
-			label.Data = append(label.Data, c, 0, 0, 0)
-		}
-		arrays = append(arrays, label)
-	} else {
-		y := make([]float32, rows*m.Classes)
-		for i := range y {
-			y[i] = next()
-		}
-		arrays = append(arrays, data.NewFloat32("label", []int{rows, m.Classes}, y))
-	}
-	name := filepath.Join(t.TempDir(), fmt.Sprintf("data%d.npz", rows))
-	if err := data.WriteNPZ(name, arrays); err != nil {
+	name, err := m.WriteData(t.TempDir(), rows)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return name
