@@ -3,8 +3,15 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+
+	graphs "gonum.org/v1/gonum/graph"
+	"gonum.org/v1/gonum/graph/path"
+	"gonum.org/v1/gonum/graph/simple"
+	"gonum.org/v1/gonum/graph/topo"
 
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
@@ -273,7 +280,8 @@ type graph struct {
 
 func (g *graph) edge(from, to int) { g.edges[from] = append(g.edges[from], to) }
 
-// cycle returns the names along a cycle, each waiting for the next, or nil.
+// cycle returns the names along a shortest cycle, each waiting for the next, or nil. Kahn's algorithm decides; only a graph
+// with a cycle is handed to gonum, for the counter-example.
 func (g *graph) cycle() []string {
 	degree := make([]int, len(g.names))
 	for _, es := range g.edges {
@@ -301,31 +309,34 @@ func (g *graph) cycle() []string {
 	if left == 0 {
 		return nil
 	}
-	// Every node that is left has a predecessor that is left: walking back must come to a node twice.
-	before := make([]int, len(g.names))
+	waits := simple.NewDirectedGraph() // edges from who waits to what it waits for
 	for n, es := range g.edges {
 		for _, e := range es {
-			if degree[n] > 0 {
-				before[e] = n
+			if degree[n] > 0 && degree[e] > 0 && n != e {
+				waits.SetEdge(waits.NewEdge(simple.Node(e), simple.Node(n)))
 			}
 		}
 	}
-	n := 0
-	for degree[n] == 0 {
-		n++
-	}
-	at := map[int]int{}
-	var path []int
-	for {
-		if i, ok := at[n]; ok {
-			var names []string
-			for _, k := range append(path[i:], n) {
-				names = append(names, g.names[k])
-			}
-			return names
+	var best []graphs.Node
+	for _, component := range topo.TarjanSCC(waits) {
+		if len(component) < 2 {
+			continue
 		}
-		at[n] = len(path)
-		path = append(path, n)
-		n = before[n]
+		slices.SortFunc(component, func(a, b graphs.Node) int { return cmp.Compare(a.ID(), b.ID()) })
+		start := component[0]
+		from := path.DijkstraFrom(start, waits)
+		for _, end := range component[1:] {
+			if !waits.HasEdgeFromTo(end.ID(), start.ID()) {
+				continue
+			}
+			if way, _ := from.To(end.ID()); best == nil || len(way)+1 < len(best) {
+				best = append(way, start)
+			}
+		}
 	}
+	names := make([]string, len(best))
+	for i, n := range best {
+		names[i] = g.names[n.ID()]
+	}
+	return names
 }
