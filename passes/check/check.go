@@ -13,7 +13,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, gradients, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -138,6 +138,67 @@ func gradients(p *plan.Plan, q *plan.Program) error {
 		}
 	}
 	return nil
+}
+
+// slots: no slot of a chunk's areas is written for a micro-batch while an earlier one still needs it, weight passes as
+// late as their lag allows.
+func slots(p *plan.Plan, q *plan.Program) error {
+	for s, st := range p.Stages {
+		for _, a := range st.Areas {
+			if a.Program < 0 || p.Programs[a.Program] != q || a.Chunk < 0 {
+				continue
+			}
+			first, last := lifetime(a.Lifetime)
+			begin, end := make([]int, q.MicroBatches), make([]int, q.MicroBatches)
+			for i := range end {
+				begin[i], end[i] = -1, -1
+			}
+			for at, x := range q.Actions[s] {
+				if x.Chunk != a.Chunk {
+					continue
+				}
+				if begin[x.Micro] < 0 && first[x.Kind] {
+					begin[x.Micro] = at
+				}
+				if x.Kind == last && x.Kind != plan.WeightGrad {
+					end[x.Micro] = at
+				}
+				// The weight pass of this micro-batch may wait until that of WLag later ones is due.
+				if x.Kind == last && x.Kind == plan.WeightGrad && x.Micro >= p.WLag {
+					end[x.Micro-p.WLag] = at
+				}
+			}
+			for i := a.Slots; i < q.MicroBatches; i++ {
+				old := end[i-a.Slots]
+				if old < 0 && last != plan.Update {
+					old = len(q.Actions[s])
+				}
+				if begin[i] >= 0 && begin[i] <= old {
+					return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, i, a.Lifetime, i-a.Slots)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lifetime gives the kinds of action that may write a slot first, and the one that reads it last. Slots of sends end with
+// the transfer, which is part of the deadlock graph; Update stands for no end here.
+func lifetime(l plan.Lifetime) (first [plan.Update + 1]bool, last plan.ActionKind) {
+	last = plan.Update
+	switch l {
+	case plan.RecvToF:
+		first[plan.RecvForward], last = true, plan.Forward
+	case plan.SavedForI:
+		first[plan.RecvForward], first[plan.Forward], last = true, true, plan.InputGrad
+	case plan.SavedForW:
+		first[plan.RecvForward], first[plan.Forward], last = true, true, plan.WeightGrad
+	case plan.RecvToI:
+		first[plan.RecvBackward], last = true, plan.InputGrad
+	case plan.GradForW:
+		first[plan.RecvBackward], first[plan.InputGrad], last = true, true, plan.WeightGrad
+	}
+	return first, last
 }
 
 // deadlock builds the graph of all actions, where the two ends of a transfer are one node, and shows a cycle if there
