@@ -74,7 +74,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	if err := r.hashes(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.actions, r.frames, r.check} {
+	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.shared, r.actions, r.frames, r.check} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -190,18 +190,23 @@ func (r *reader) module() error {
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "module %s\n", r.doc.Module)
+	last := ""
 	for _, row := range rows {
-		if l, ok := lines[row[1]]; ok {
+		if row[2] == last {
+			continue // the same parameter on a further stage
+		}
+		last = row[2]
+		if l, ok := lines[row[2]]; ok {
 			text.WriteString(l + "\n")
 			continue
 		}
-		args := strings.Fields(row[4])
+		args := strings.Fields(row[5])
 		for i, a := range args {
 			if !strings.ContainsAny(a, ".enI") {
 				args[i] += ".0"
 			}
 		}
-		fmt.Fprintf(&text, "param @%s : %s = %s(%s)\n", row[1], row[2], row[3], strings.Join(args, ", "))
+		fmt.Fprintf(&text, "param @%s : %s = %s(%s)\n", row[2], row[3], row[4], strings.Join(args, ", "))
 	}
 	seen := map[string]string{}
 	for s := range r.doc.Stages {
@@ -349,26 +354,27 @@ func (r *reader) parameters() error {
 	if err != nil {
 		return err
 	}
-	for i, row := range rows {
+	for _, row := range rows {
 		s, err := strconv.Atoi(row[0])
-		if err != nil || s < -1 || s >= len(r.p.Stages) {
-			return fmt.Errorf("%s: %s is on an unknown stage", parametersFile, row[1])
+		owner, err2 := strconv.Atoi(row[1])
+		if err != nil || err2 != nil || s < -1 || s >= len(r.p.Stages) || owner < -1 || owner > s {
+			return fmt.Errorf("%s: %s is on an unknown stage", parametersFile, row[2])
 		}
 		if s < 0 {
 			continue
 		}
-		sp := StageParam{Param: r.p.Module.Params[i]}
-		if sp.Value, err = parseRef(row[5]); err == nil {
-			if sp.Accumulators, err = parseRefs(row[6]); err == nil {
-				sp.States, err = parseRefs(row[7])
+		sp := StageParam{Param: r.p.Module.Param(row[2]), Owner: owner}
+		if sp.Value, err = parseRef(row[6]); err == nil {
+			if sp.Accumulators, err = parseRefs(row[7]); err == nil {
+				sp.States, err = parseRefs(row[8])
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %s: %w", parametersFile, row[1], err)
+			return fmt.Errorf("%s: %s: %w", parametersFile, row[2], err)
 		}
 		for _, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
 			if it := r.item(s, ref); it == nil || !it.Type.Equal(sp.Param.Type) {
-				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[1])
+				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
 			}
 		}
 		r.p.Stages[s].Params = append(r.p.Stages[s].Params, sp)

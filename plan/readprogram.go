@@ -131,6 +131,39 @@ func (r *reader) messages() error {
 	return nil
 }
 
+func (r *reader) shared() error {
+	rows, err := r.rows(sharedFile, sharedHead)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		n, err := parseInts(strings.Join(row[:4], " "))
+		if err != nil || len(n) != 4 || n[0] < 0 || n[0] >= len(r.p.Programs) {
+			return fmt.Errorf("%s: a row is malformed", sharedFile)
+		}
+		q := r.p.Programs[n[0]]
+		if n[1] == len(q.Shared) {
+			q.Shared = append(q.Shared, &SharedMessage{ID: n[1], From: n[2], To: n[3], Value: row[4] == "value"})
+		}
+		if n[1] != len(q.Shared)-1 {
+			return fmt.Errorf("%s: message %d is out of order", sharedFile, n[1])
+		}
+		m := q.Shared[n[1]]
+		t, err := ir.ParseType(row[6])
+		from, err2 := parseRef(row[7])
+		to, err3 := parseRef(row[8])
+		if err != nil || err2 != nil || err3 != nil || m.From != n[2] || m.To != n[3] || m.Value != (row[4] == "value") {
+			return fmt.Errorf("%s: %s is malformed", sharedFile, row[5])
+		}
+		a, b := r.item(m.From, from), r.item(m.To, to)
+		if a == nil || b == nil || !a.Type.Equal(t) || !b.Type.Equal(t) || a.Form != b.Form {
+			return fmt.Errorf("%s: %s does not fit its buffers", sharedFile, row[5])
+		}
+		m.Tensors = append(m.Tensors, Tensor{Name: row[5], Type: t, From: from, To: to})
+	}
+	return nil
+}
+
 func (r *reader) actions() error {
 	for _, q := range r.p.Programs {
 		q.Actions = make([][]Action, r.doc.Stages)
@@ -149,8 +182,12 @@ func (r *reader) actions() error {
 			}
 			q := r.p.Programs[n[0]]
 			a := Action{Kind: ActionKind(kind), Chunk: n[1], Micro: n[2], Peer: n[3], Message: n[4]}
-			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < len(q.Messages)
-			ok = ok && (a.Kind == Update) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
+			messages := len(q.Messages)
+			if a.Kind.IsShared() {
+				messages = len(q.Shared)
+			}
+			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < messages
+			ok = ok && (a.Kind == Update || a.Kind.IsShared()) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
 			if !ok || a.Chunk >= 0 && q.Chunks[a.Chunk].Stage != s {
 				return fmt.Errorf("%s: row %d is out of bounds", name, i+2)
 			}

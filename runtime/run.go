@@ -217,16 +217,13 @@ func fits(q *plan.Program, d *data.Dataset) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n := r.plan.NumStages
-	links := make([]*link, n*n)
-	for _, q := range r.plan.Programs {
-		outstanding := map[int]int{}
-		for _, m := range q.Messages {
-			outstanding[q.Chunks[m.From].Stage*n+q.Chunks[m.To].Stage] += q.MicroBatches
+	links := make([][]*link, len(r.plan.Programs))
+	for i, q := range r.plan.Programs {
+		for range q.Messages {
+			links[i] = append(links[i], newLink(q.MicroBatches))
 		}
-		for i := range links {
-			if k := outstanding[i]; k > 0 && (links[i] == nil || k > len(links[i].sends.buffers)) {
-				links[i] = newLink(k)
-			}
+		for range q.Shared {
+			links[i] = append(links[i], newLink(1))
 		}
 	}
 	spin := longestSpin
@@ -405,7 +402,7 @@ func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
 			}
 		}
 		for i, sp := range st.Params {
-			if len(sp.Accumulators) > 0 {
+			if len(sp.Accumulators) > 0 && sp.Owner == t {
 				s.Norms[sp.Param.Index()] = squares[i]
 			}
 		}

@@ -36,14 +36,21 @@ type value struct {
 	unit  int
 }
 
+// weight is that of a Dense layer: [out, in].
+type weight struct {
+	unit    string
+	in, out int
+}
+
 type drawer struct {
-	src    Source
-	cells  strings.Builder
-	unit   int
-	values []value
-	member []string // declarations of the network
-	body   []string // of its construct
-	names  []string // marked members, by unit
+	src     Source
+	cells   strings.Builder
+	unit    int
+	values  []value
+	member  []string // declarations of the network
+	body    []string // of its construct
+	names   []string // marked members, by unit
+	weights []weight
 }
 
 // activations of one operand that are smooth enough everywhere, or piecewise linear.
@@ -149,8 +156,9 @@ func (d *drawer) add() {
 	out := fmt.Sprintf("y%d", d.unit)
 	width := d.src.Int(key("width"), 1, 7)
 	act := d.choose(key("act"), activations)
-	switch d.src.Int(key("kind"), 0, 6) {
+	switch kind := d.src.Int(key("kind"), 0, 8); kind {
 	case 0: // a layer
+		d.weights = append(d.weights, weight{name, a.width, width})
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { return %s }\n}\n", cell, a.width, width, fmt.Sprintf(act, "fc(x)"))
 		d.put(name, cell, out, width, a.name)
 	case 1: // nested cells, an inner value used several times
@@ -176,6 +184,24 @@ func (d *drawer) add() {
 	case 5: // products of activations, reductions, transposition
 		fmt.Fprintf(&d.cells, "cell %s {\n    param w: f32[%d, %d] = xavier_uniform()\n    construct(x) {\n        y = matmul(x, w)\n        g = matmul(transpose(y, [1, 0]), y)\n        z = matmul(y, g) * 0.01\n        return %s + mean(z, axes = [1], keepdims = true) + sum(y, axes = [0], keepdims = true) * 0.1\n    }\n}\n", cell, a.width, width, fmt.Sprintf(act, "z"))
 		d.put(name, cell, out, width, a.name)
+	case 7, 8: // the weight of an earlier layer, passed as an argument or returned as a value
+		if len(d.weights) == 0 {
+			kind = 0
+		}
+		if kind == 0 {
+			fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { return %s }\n}\n", cell, a.width, width, fmt.Sprintf(act, "fc(x)"))
+			d.put(name, cell, out, width, a.name)
+			break
+		}
+		w := d.weights[d.src.Int(key("weight"), 0, len(d.weights)-1)]
+		arg := d.slice(a, w.in, key("b"))
+		if kind == 7 {
+			fmt.Fprintf(&d.cells, "cell %s(w: param) {\n    construct(x) { return matmul(x, w, transpose_b = true) }\n}\n", cell)
+			d.put(name, fmt.Sprintf("%s(w = %s.fc.weight)", cell, w.unit), out, w.out, arg)
+			break
+		}
+		fmt.Fprintf(&d.cells, "cell %s {\n    construct(x, w) { return matmul(x, w, transpose_b = true) + %s }\n}\n", cell, fmt.Sprintf("mean(%s)", "w"))
+		d.put(name, cell, out, w.out, arg+", "+w.unit+".fc.weight")
 	case 6: // skip edge: an old value joins
 		old := d.values[d.src.Int(key("old"), 0, len(d.values)-1)]
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(a, b) { return fc(concat([a, b], axis = 1)) }\n}\n", cell, a.width+old.width, width)
@@ -195,7 +221,10 @@ func (d *drawer) slice(b value, width int, key string) string {
 
 func (d *drawer) put(name, cell, out string, width int, args string) {
 	d.names = append(d.names, name)
-	d.member = append(d.member, fmt.Sprintf("%s = %s()", name, cell))
+	if !strings.HasSuffix(cell, ")") {
+		cell += "()"
+	}
+	d.member = append(d.member, fmt.Sprintf("%s = %s", name, cell))
 	d.body = append(d.body, fmt.Sprintf("%s = %s(%s)", out, name, args))
 	d.values = append(d.values, value{out, width, d.unit})
 }

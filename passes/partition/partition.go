@@ -284,16 +284,26 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 	}
 	c := newCopy(f)
 	copies := map[[2]int]ir.ValueID{} // (value, chunk) of cloned operations
+	root := f.Roots()
 	for _, op := range f.Ops {
 		place := func(on int) *ir.Op {
+			at := op.At
+			at.Chunk = on
 			args := make([]ir.ValueID, len(op.Args))
 			for i, a := range op.Args {
+				// A parameter that was handed over as a value is read where it is used, not sent.
+				if d := f.Value(a).Op; d != nil && chunk[d.ID] != on && f.Value(root[a]).Param != nil {
+					args[i] = c.values[root[a]]
+					if !f.TypeOf(a).Equal(f.TypeOf(root[a])) {
+						view := ir.At{Pos: op.Pos, Stage: -1, Scope: op.Scope, Chunk: on, Pass: op.Pass}
+						args[i] = c.to.MustEmit(ir.Reshape, args[i:i+1], ir.Attrs{ir.IntsAttr("shape", f.TypeOf(a).Shape)}, view)
+					}
+					continue
+				}
 				if args[i] = c.values[a]; args[i] == 0 {
 					args[i] = copies[[2]int{int(a), on}]
 				}
 			}
-			at := op.At
-			at.Chunk = on
 			n := c.to.CopyOp(op, args, at)
 			if n.Forward != 0 {
 				n.Forward = c.ids[n.Forward]

@@ -12,8 +12,8 @@ import (
 // Device holds one stage of a plan. Its methods are called from one goroutine, except Buffer, whose memory the peer's
 // rank writes while no action that uses it runs.
 type Device interface {
-	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters, Gradients and
-	// OptState are not reached this way: a device may keep them in a form of its own.
+	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters and Gradients are in the
+	// device's own form, the same on every rank of that kind of device.
 	Buffer(ref plan.Ref, slot int) []byte
 	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one. A pass
 	// without function does nothing.

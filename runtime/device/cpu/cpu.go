@@ -24,6 +24,7 @@ var _ device.Open = Open
 type machine struct {
 	memory
 	plan     *plan.Plan
+	index    int // of the stage
 	stage    *plan.Stage
 	layout   *plan.StageMemory
 	arenas   []arena // by area; then the scratch and the workspace
@@ -81,7 +82,7 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 	if stage < 0 || stage >= len(p.Stages) || len(p.Memory) == 0 || stage >= len(p.Memory[0].Stages) {
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
-	m := &machine{plan: p, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
+	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
 	m.path, m.print = path, opt.Print
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
@@ -143,12 +144,8 @@ func (m *machine) workspace() int { return len(m.stage.Areas) + 1 }
 // Buffer implements device.Device.
 func (m *machine) Buffer(ref plan.Ref, slot int) []byte {
 	a := &m.arenas[ref.Area]
-	switch a.class {
-	case plan.Parameters, plan.Gradients, plan.OptState:
-		return nil
-	}
 	at := m.layout.Offsets[ref.Area][ref.Item]
-	n := m.stage.Areas[ref.Area].Items[ref.Item].Type.Bytes()
+	n := plan.CPU.ItemBytes(m.stage.Areas[ref.Area].Items[ref.Item])
 	return a.slot(slot)[at : at+n : at+n]
 }
 

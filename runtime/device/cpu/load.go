@@ -29,7 +29,7 @@ func (m *machine) load(fusing bool) error {
 			pr.chunks[c].ends = m.ends(i, c)
 		}
 		if q.Train {
-			if err := m.assign(&pr, accumulators); err != nil {
+			if err := m.assign(i, &pr, accumulators); err != nil {
 				return fmt.Errorf("program %s: %w", q.Name, err)
 			}
 		}

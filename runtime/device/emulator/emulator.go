@@ -20,6 +20,7 @@ import (
 // machine is the device of one stage.
 type machine struct {
 	plan    *plan.Plan
+	index   int // of the stage
 	stage   *plan.Stage
 	layout  *plan.StageMemory
 	program *ascend.StageProgram
@@ -59,7 +60,7 @@ func Opener(programs []ascend.StageProgram) device.Open {
 		if stage < 0 || stage >= len(p.Stages) || len(programs) != len(p.Stages) {
 			return nil, fmt.Errorf("emulator device: the kernels are for %d stages, the plan has %d", len(programs), len(p.Stages))
 		}
-		m := &machine{plan: p, stage: p.Stages[stage], program: &programs[stage], print: opt.Print, poison: opt.Poison, passes: map[passKey][]action{}}
+		m := &machine{plan: p, index: stage, stage: p.Stages[stage], program: &programs[stage], print: opt.Print, poison: opt.Poison, passes: map[passKey][]action{}}
 		for _, memory := range p.Memory {
 			if memory.Device == p.Target && stage < len(memory.Stages) {
 				m.layout = &memory.Stages[stage]
@@ -228,7 +229,8 @@ func fill(b []byte) {
 // FoldGradients implements device.Device. The fold itself is part of the update's kernel.
 func (m *machine) FoldGradients(squares []float64) error {
 	for i, sp := range m.stage.Params {
-		if len(sp.Accumulators) == 0 {
+		squares[i] = 0
+		if len(sp.Accumulators) == 0 || sp.Owner != m.index {
 			continue
 		}
 		sum := make([]float32, sp.Param.Type.Elems())
@@ -242,7 +244,6 @@ func (m *machine) FoldGradients(squares []float64) error {
 				sum[k] = v
 			}
 		}
-		squares[i] = 0
 		for _, v := range sum {
 			squares[i] += float64(v) * float64(v)
 		}
@@ -259,7 +260,7 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 	}
 	for i, sp := range m.stage.Params {
 		u := m.program.Updates[i]
-		if u.Kernel < 0 {
+		if u.Kernel < 0 || sp.Owner != m.index {
 			continue
 		}
 		refs := append([]plan.Ref{sp.Value}, sp.Accumulators...)
