@@ -66,9 +66,13 @@ func Generate(p *plan.Plan) (*Output, error) {
 			return nil, err
 		}
 		out.Stages = append(out.Stages, s.program)
-		out.Files = append(out.Files, s.files()...)
+		files, err := s.files()
+		if err != nil {
+			return nil, err
+		}
+		out.Files = append(out.Files, files...)
 	}
-	out.Files = append(out.Files, buildFiles(p, c, out.Stages)...)
+	out.Files = append(out.Files, buildFiles(p, c)...)
 	sort.Slice(out.Files, func(i, j int) bool { return out.Files[i].Path < out.Files[j].Path })
 	return out, nil
 }
