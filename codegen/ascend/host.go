@@ -3,6 +3,7 @@ package ascend
 import (
 	_ "embed"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 
@@ -124,7 +125,7 @@ func (s *stageEmitter) hostFunction(b *strings.Builder, index int, f *ir.Func) e
 			name := s.program.Kernels.Kernels[step.Kernel].Name
 			comment := ""
 			if op.Pos.IsValid() {
-				comment = "   // " + op.Pos.String()
+				comment = fmt.Sprintf("   // %s:%d:%d", path.Base(op.Pos.File), op.Pos.Line, op.Pos.Col)
 			}
 			w.line("context.Launched(%q, ACLRT_LAUNCH_KERNEL(%s)(%d, context.stream, %s));%s", name, name, step.Blocks, arguments, comment)
 		case op.Callee != nil:
@@ -134,8 +135,8 @@ func (s *stageEmitter) hostFunction(b *strings.Builder, index int, f *ir.Func) e
 			}
 			in, out := list(op.Args), list(op.Results)
 			w.open("")
-			w.line("uint8_t* const in[] = {%s};", in)
-			w.line("uint8_t* const out[] = {%s};", out)
+			w.pointers("in", in)
+			w.pointers("out", out)
 			w.line("%s(context, frame + %d, in, out);", functionName(callee, op.Callee), frame.Calls[op.ID])
 			w.close()
 		default:
@@ -151,6 +152,15 @@ func (s *stageEmitter) hostFunction(b *strings.Builder, index int, f *ir.Func) e
 	b.WriteString(w.text.String())
 	b.WriteString("}\n\n")
 	return nil
+}
+
+// pointers declares an array; C++ has none of length 0.
+func (c *code) pointers(name, list string) {
+	if list == "" {
+		c.line("uint8_t* const* const %s = nullptr;", name)
+		return
+	}
+	c.line("uint8_t* const %s[] = {%s};", name, list)
 }
 
 // hostUpdate emits the optimizer step.
