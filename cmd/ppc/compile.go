@@ -34,7 +34,7 @@ func (a *app) compileCommand() *cli.Command {
 			if dir == "" {
 				dir = strings.TrimSuffix(baseName(name), ".pp") + ".bundle"
 			}
-			if err := ppc.WriteBundle(dir, r.Plan); err != nil {
+			if err := ppc.WriteBundle(dir, r); err != nil {
 				return failed(plainError(err))
 			}
 			if a.json {

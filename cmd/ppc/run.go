@@ -115,8 +115,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if s != nil {
 		o.Seed = *s
 	}
-	if o.Open, err = opener(c.String("device")); err != nil {
-		return err
+	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
+		return usage(err)
+	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		o.Device.CacheDir = filepath.Join(dir, "ppc")
 	}
 	o.Device.Path = c.String("cpu")
 	if f := c.String("init"); f != "" {
