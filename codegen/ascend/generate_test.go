@@ -79,6 +79,7 @@ func TestDeterminism(t *testing.T) {
 func TestSize(t *testing.T) {
 	lines := func(micro, layers int) (kernels, host int) {
 		source := strings.Replace(deep(layers), "micro_batch_num = 4", fmt.Sprintf("micro_batch_num = %d", micro), 1)
+		source = strings.ReplaceAll(source, "[1024,", fmt.Sprintf("[%d,", 256*micro)) // a micro-batch stays the same
 		out, err := ascend.Generate(compile(t, source, 2))
 		if err != nil {
 			t.Fatal(err)
