@@ -60,15 +60,20 @@ func Generate(p *plan.Plan) (*Output, error) {
 		return nil, fmt.Errorf("the plan has no memory layout for %s", p.Target)
 	}
 	out := &Output{}
+	updates := map[updateKey]*Kernel{}
 	for stage := range p.Stages {
-		s := &stageEmitter{plan: p, stage: stage, chip: c, memory: &memory.Stages[stage], index: map[string]int{}}
+		s := &stageEmitter{plan: p, stage: stage, chip: c, memory: &memory.Stages[stage], index: map[string]int{}, updates: updates}
 		if err := s.emit(); err != nil {
 			return nil, err
 		}
 		out.Stages = append(out.Stages, s.program)
-		out.Files = append(out.Files, s.files()...)
+		files, err := s.files()
+		if err != nil {
+			return nil, err
+		}
+		out.Files = append(out.Files, files...)
 	}
-	out.Files = append(out.Files, buildFiles(p, c, out.Stages)...)
+	out.Files = append(out.Files, buildFiles(p, c)...)
 	sort.Slice(out.Files, func(i, j int) bool { return out.Files[i].Path < out.Files[j].Path })
 	return out, nil
 }
@@ -82,6 +87,13 @@ type stageEmitter struct {
 	index   map[string]int // of kernels by name
 	program emulator.StageProgram
 	funcs   []*ir.Func
+	// updates has the optimizer's kernels of all stages: many parameters are alike.
+	updates map[updateKey]*Kernel
+}
+
+type updateKey struct {
+	dtype           ir.DType
+	elements, reads int
 }
 
 // kernel adds a kernel unless the stage has it and returns its index.
@@ -111,7 +123,7 @@ func (s *stageEmitter) emit() error {
 	for _, param := range s.plan.Stages[s.stage].Params {
 		u := emulator.Update{Kernel: -1}
 		if s.plan.Optimizer != nil && len(param.Accumulators) > 0 {
-			k, err := emitUpdate(s.chip, s.plan.Optimizer, param.Param.Type, len(param.Accumulators))
+			k, err := s.update(param.Param.Type, len(param.Accumulators))
 			if err != nil {
 				return diag.Errorf(diag.NotSupported, diag.At(param.Param.Pos), "the update of %s: %v", param.Param.Name, err)
 			}
@@ -120,6 +132,18 @@ func (s *stageEmitter) emit() error {
 		s.program.Updates = append(s.program.Updates, u)
 	}
 	return nil
+}
+
+func (s *stageEmitter) update(t ir.Type, reads int) (*Kernel, error) {
+	key := updateKey{t.DType, t.Elems(), reads}
+	if k := s.updates[key]; k != nil {
+		return k, nil
+	}
+	k, err := emitUpdate(s.chip, s.plan.Optimizer, t, reads)
+	if err == nil {
+		s.updates[key] = k
+	}
+	return k, err
 }
 
 // emitUpdate emits the optimizer as one kernel over all elements of a

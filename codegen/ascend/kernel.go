@@ -80,9 +80,12 @@ func (c *code) line(format string, args ...any) {
 	c.text.WriteByte('\n')
 }
 
-// open starts a block, close ends it.
+// open starts a block under a head, close ends it.
 func (c *code) open(format string, args ...any) {
-	c.line(format+" {", args...)
+	if format != "" {
+		format += " "
+	}
+	c.line(format+"{", args...)
 	c.depth++
 }
 

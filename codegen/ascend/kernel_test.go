@@ -136,8 +136,6 @@ func halfValue(h uint16) float64 {
 	return sign * math.Ldexp(1024+mantissa, exponent-25)
 }
 
-const kernelsPerFile = 40
-
 // kernelCase runs one kernel: args in parameter order; outputs among them are compared with want.
 type kernelCase struct {
 	name      string
@@ -164,13 +162,8 @@ func runKernels(t *testing.T, cases []kernelCase) {
 	for _, k := range cases {
 		if _, ok := index[k.kernel.Name]; !ok {
 			index[k.kernel.Name] = len(set.Kernels)
-			if len(set.Kernels)%kernelsPerFile == 0 {
-				set.Sources = append(set.Sources, emulator.Source{Name: fmt.Sprintf("bundle%d.cpp", len(set.Sources))})
-			}
 			set.Kernels = append(set.Kernels, emulator.Kernel{Name: k.kernel.Name, Parameters: k.kernel.Parameters})
-			// Many kernels to a file: the headers cost more than the kernels.
-			file := &set.Sources[len(set.Sources)-1]
-			file.Text = append(file.Text, k.kernel.Source...)
+			set.Sources = append(set.Sources, emulator.Source{Name: k.kernel.Name + ".cpp", Text: k.kernel.Source})
 		}
 		bytes := 0
 		for _, a := range k.args {

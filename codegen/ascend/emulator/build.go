@@ -44,7 +44,8 @@ type Kernel struct {
 	Parameters []ParameterKind
 }
 
-// Source is a kernel file. Its name is for messages only.
+// Source is a kernel file. Its name is for messages only. Several are compiled
+// as one unit, so they must define nothing of the same name.
 type Source struct {
 	Name string
 	Text []byte
@@ -154,8 +155,23 @@ func (b *builder) units(set KernelSet) ([]Source, error) {
 			return nil, fmt.Errorf("kernel name %q is not an identifier", kernel.Name)
 		}
 	}
-	units = append(units, set.Sources...)
+	for start := 0; start < len(set.Sources); start += sourcesPerUnit {
+		units = append(units, join(set.Sources[start:min(start+sourcesPerUnit, len(set.Sources))]))
+	}
 	return append(units, Source{"table.cpp", table(set)}), nil
+}
+
+// sourcesPerUnit: reading the headers takes several times as long as a kernel.
+const sourcesPerUnit = 12
+
+// join makes one unit of sources; its compiler messages still name the files.
+func join(list []Source) Source {
+	unit := Source{Name: "kernels"}
+	for _, s := range list {
+		unit.Text = fmt.Appendf(unit.Text, "#line 1 %q\n", s.Name)
+		unit.Text = append(append(unit.Text, s.Text...), '\n')
+	}
+	return unit
 }
 
 // table emits the list of kernels with a caller for each, which turns words
