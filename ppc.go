@@ -121,7 +121,7 @@ func Target(name string) (*plan.Costs, diag.List) {
 	return nil, diag.List{diag.Errorf(diag.BadTarget, diag.Range{}, "unknown target `%s`", name)}
 }
 
-// Diagnostics returns the diagnostics in an error of Compile, or one that holds its text.
+// Diagnostics returns the diagnostics in an error of Compile; any other error is a fault of the compiler.
 func Diagnostics(err error) diag.List {
 	var list diag.List
 	if errors.As(err, &list) {
@@ -134,7 +134,7 @@ func Diagnostics(err error) diag.List {
 	if err == nil {
 		return nil
 	}
-	return diag.List{diag.Errorf(diag.Code("E9999"), diag.Range{}, "%s", fmt.Sprint(err))}
+	return diag.List{diag.Errorf(diag.CompilerFault, diag.Range{}, "%s", fmt.Sprint(err))}
 }
 
 // WriteBundle stores a plan as a folder, whole or not at all. See package plan.
