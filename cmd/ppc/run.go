@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 )
@@ -269,8 +271,8 @@ func initial(p *plan.Plan, name string) (map[string][]float32, error) {
 				d = d.WithRepair("%s", s)
 			}
 			errs.Add(d)
-		case fmt.Sprint(x.Shape) != fmt.Sprint(q.Type.Shape) || !x.DType.IsFloat():
-			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%v, the parameter is %s", x.Name, x.DType, x.Shape, q.Type))
+		case !slices.Equal(x.Shape, q.Type.Shape) || !x.DType.IsFloat():
+			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%s, the parameter is %s", x.Name, x.DType, ir.ShapeString(x.Shape), q.Type))
 		default:
 			v := make([]float32, x.Elems())
 			x.Float32(v)
