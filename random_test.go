@@ -3,13 +3,23 @@ package ppc
 import (
 	"context"
 	"fmt"
+	"io"
+	"math"
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
+	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
 )
 
 // drawn takes choices from rapid.
@@ -63,4 +73,88 @@ func writeData(t testing.TB, m *modelgen.Model, rows int) string {
 		t.Fatal(err)
 	}
 	return name
+}
+
+// outcome is what runs are compared by: loss bits of every step, bits of all parameters, bytes predicted and counted.
+type outcome struct {
+	Losses []uint64
+	Params map[string][]uint32
+}
+
+// runPlan runs a plan on the cpu device.
+func runPlan(t testing.TB, p *plan.Plan, path string, o runtime.Options) *runtime.Result {
+	t.Helper()
+	o.Open, o.DataPath = cpu.Open, path
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	o.Log = func(int) io.Writer { return io.Discard }
+	r, err := runtime.Run(context.Background(), p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// train runs a plan and checks that the device counted the bytes the plan predicted.
+func train(t testing.TB, p *plan.Plan, o runtime.Options) outcome {
+	t.Helper()
+	out := outcome{Params: map[string][]uint32{}}
+	o.OnStep = func(s runtime.Step) { out.Losses = append(out.Losses, math.Float64bits(s.Loss)) }
+	r := runPlan(t, p, o.DataPath, o)
+	for _, x := range r.Params {
+		bits := make([]uint32, len(x.Values))
+		for i, v := range x.Values {
+			bits[i] = math.Float32bits(v)
+		}
+		out.Params[x.Name] = bits
+	}
+	for _, k := range r.Ranks {
+		for c, b := range k.Bytes {
+			if want := p.Memory[0].Stages[k.Stage].ByClass[c]; b != want {
+				t.Fatalf("rank %d allocated %d bytes of %s, the plan says %d", k.Rank, b, plan.Classes[c], want)
+			}
+		}
+	}
+	return out
+}
+
+// The law: losses and weights are bit-equal for every cut, schedule, lag and form of the functions, with buffers poisoned
+// at the end of their planned life.
+func TestRandomModelsEqual(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		m := modelgen.Draw(drawn{r})
+		file := writeData(t, &m, 2*m.Batch)
+		path := rapid.SampledFrom(kernel.Available()).Draw(r, "path")
+		reduction := rapid.SampledFrom([]string{"sum", "mean"}).Draw(r, "reduction")
+		micro := 1 << rapid.IntRange(0, 3).Draw(r, "micro")
+		run := func(o Options) outcome {
+			o.File, o.Micro, o.Verify = "random.pp", micro, true
+			c, err := Compile(context.Background(), o)
+			if err != nil {
+				r.Fatalf("%v\n%s", Diagnostics(err), o.Source)
+			}
+			return train(t, c.Plan, runtime.Options{DataPath: file, Epochs: 2, Reduction: reduction, Device: device.Options{Path: path, Poison: true}})
+		}
+		want := run(Options{Source: []byte(m.Unmarked()), Unsplit: true})
+		for _, cut := range m.Cuts {
+			lag := rapid.IntRange(0, 5).Draw(r, "lag")
+			o := Options{
+				Source: []byte(m.With(cut)), WLag: &lag, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
+				LazyInline: rapid.SampledFrom([]string{"auto", "marked", "off"}).Draw(r, "lazyinline"),
+			}
+			if got := run(o); !cmp.Equal(want, got) {
+				r.Fatalf("stages %d, %+v, micro %d, path %s: differs from the unsplit program\n%s\n%s", cut.Stages, o.Schedule, micro, path, cmp.Diff(want.Losses, got.Losses), m.With(cut))
+			}
+			// The planner may have fewer pieces than stages: then it must say so.
+			o.Source, o.Stages = []byte(m.Unmarked()), cut.Stages
+			o.File = "random.pp"
+			if _, err := Compile(context.Background(), o); err != nil && Diagnostics(err)[0].Code == diag.TooManyStages {
+				continue
+			}
+			if got := run(o); !cmp.Equal(want, got) {
+				r.Fatalf("%d stages of the planner, micro %d, lag %d %s: differs from the unsplit program\n%s\n%s", cut.Stages, micro, lag, o.Schedule, cmp.Diff(want, got), m.Unmarked())
+			}
+		}
+	})
 }

@@ -64,21 +64,24 @@ func (c *Costs) Op(k ir.Kind, in, out []ir.Type, attrs ir.Attrs) float64 {
 const BlockElements = 2048
 
 // Workspace is what an operation needs on the device beside operands and results, in bytes. On the cpu a product whose
-// right side is not a packed parameter packs it first, in the orientation of a forward or of a gradient product; a sum of
-// products on an accumulator that is not packed goes through a block.
-func (c *Costs) Workspace(k ir.Kind, in []ir.Type, attrs ir.Attrs) int {
+// right side is not packed (a parameter kept so) packs it first, in the orientation of a forward or of a gradient product;
+// a sum of products on an accumulator that is not packed goes through a block.
+func (c *Costs) Workspace(k ir.Kind, in []ir.Type, attrs ir.Attrs, packed bool) int {
 	switch {
 	case !c.PackMatrices:
 		return 0
-	case k == ir.MatMulAccumulate:
+	case k == ir.MatMulAccumulate && !packed:
 		return BlockElements * 4
 	case k != ir.MatMul:
 		return 0
 	}
-	b := in[1].Shape
-	kk, n := b[len(b)-2], b[len(b)-1]
-	panels := func(n int) int { return (n + PanelColumns - 1) / PanelColumns * PanelColumns }
-	bytes := max(panels(n)*kk, panels(kk)*n) * 4
+	bytes := 0
+	if !packed {
+		b := in[1].Shape
+		kk, n := b[len(b)-2], b[len(b)-1]
+		panels := func(n int) int { return (n + PanelColumns - 1) / PanelColumns * PanelColumns }
+		bytes = max(panels(n)*kk, panels(kk)*n) * 4
+	}
 	if attrs.Bool("transpose_a") {
 		a := in[0].Shape
 		bytes += a[len(a)-1] * a[len(a)-2] * 4

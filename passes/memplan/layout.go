@@ -37,7 +37,11 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 				for _, ph := range c.Phases {
 					if ph.Func != nil {
 						sm.Scratch = max(sm.Scratch, fr.frame(ph.Func).Bytes)
-						sm.Private = max(sm.Private, ws.function(ph.Func, nil))
+						packed := make([]bool, len(ph.Args))
+						for i, r := range ph.Args {
+							packed[i] = st.Areas[r.Area].Items[r.Item].Form != plan.Rows
+						}
+						sm.Private = max(sm.Private, ws.function(ph.Func, packed))
 					}
 				}
 			}
@@ -55,8 +59,8 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 	return mem
 }
 
-// workspace finds the largest kernel workspace. Whether a product needs one depends on whether its right side is a
-// packed parameter, so a function counts once per set of packed arguments.
+// workspace finds the largest kernel workspace. Whether a product needs one depends on whether its right side or its
+// accumulator is packed, so a function counts once per set of packed arguments.
 type workspace struct {
 	costs  *plan.Costs
 	packed map[*ir.Param]bool
@@ -84,12 +88,16 @@ func (w *workspace) function(f *ir.Func, args []bool) int {
 				mask[i] = packed[a]
 			}
 			most = max(most, w.function(op.Callee, mask))
-		case op.Kind == ir.MatMul && !packed[op.Args[1]]:
+		case op.Kind == ir.MatMul || op.Kind == ir.MatMulAccumulate:
+			right := op.Args[0]
+			if op.Kind == ir.MatMul {
+				right = op.Args[1]
+			}
 			in := make([]ir.Type, len(op.Args))
 			for i, a := range op.Args {
 				in[i] = f.TypeOf(a)
 			}
-			most = max(most, w.costs.Workspace(op.Kind, in, op.Attrs))
+			most = max(most, w.costs.Workspace(op.Kind, in, op.Attrs, packed[right]))
 		}
 	}
 	w.done[key] = most

@@ -262,6 +262,9 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			return
 		case output[root]:
 			k = areaKey{index, -1, plan.PerMicro, plan.Outputs}
+		case received[root] && sent[root]:
+			// A view of what came in goes out again: the next receive must not overwrite it before it has left.
+			k.lifetime, k.class = plan.PerMicro, plan.Boundary
 		case rec.Op.Pass == ir.ForwardPass:
 			k.lifetime = plan.FToSend
 			switch last[root] {

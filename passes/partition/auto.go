@@ -25,38 +25,44 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 	if len(network) > 0 {
 		f = open(f, network)
 	}
-	var units []*ir.Op
-	var cost []float64
+	var units []unit
 	for {
-		units, cost = weigh(f, c)
+		units = weigh(f, c)
 		if len(units) >= stages {
 			break
 		}
-		best := -1
-		for i, op := range units {
-			if op.Callee != nil && (best < 0 || cost[i] > cost[best]) {
-				best = i
+		var call *ir.Op
+		most := 0.0
+		for _, u := range units {
+			for i, op := range u.ops {
+				if op.Callee != nil && (call == nil || u.costs[i] > most) {
+					call, most = op, u.costs[i]
+				}
 			}
 		}
-		if best < 0 {
-			return nil, nil, diag.List{diag.Errorf(diag.TooManyStages, diag.At(pos), "%d stages are asked, but the model has only %d operations to put on them", stages, len(units)).
+		if call == nil {
+			return nil, nil, diag.List{diag.Errorf(diag.TooManyStages, diag.At(pos), "%d stages are asked, but the model has only %s to put on them", stages, pieces(len(units))).
 				WithRepair("use at most %d stages", len(units))}
 		}
-		f = open(f, map[ir.OpID]bool{units[best].ID: true})
+		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
 	start := 0
-	for s, end := range cutChain(f, units, cost, stages) {
-		for _, op := range units[start:end] {
-			chunk[op.ID] = s
+	for s, end := range cutChain(f, units, stages) {
+		for _, u := range units[start:end] {
+			for _, op := range u.ops {
+				chunk[op.ID] = s
+			}
 		}
 		start = end
 	}
 	placement := Placement{}
 	keys := keysOf(f)
-	for _, op := range units {
-		if keys[op.ID] != "" {
-			placement[keys[op.ID]] = chunk[op.ID]
+	for _, u := range units {
+		for _, op := range u.ops {
+			if keys[op.ID] != "" {
+				placement[keys[op.ID]] = chunk[op.ID]
+			}
 		}
 	}
 	return recolour(f, chunk), placement, nil
@@ -135,36 +141,77 @@ func scopePath(f *ir.Func, call *ir.Op) string {
 	return path
 }
 
-// weigh lists the forward operations of f with their cost and that of their gradient operations.
-func weigh(f *ir.Func, c *coster) ([]*ir.Op, []float64) {
-	var units []*ir.Op
-	var cost []float64
+// unit is what the planner keeps together: an operation or call, or a run of them that reads a parameter in common.
+type unit struct {
+	ops   []*ir.Op
+	costs []float64 // forward and backward, by operation
+	cost  float64
+}
+
+func pieces(n int) string {
+	if n == 1 {
+		return "1 piece"
+	}
+	return fmt.Sprintf("%d pieces", n)
+}
+
+// weigh lists the forward operations of f with their cost and that of their gradient operations. The readers of a
+// parameter, and all that stands between them, are one unit: a parameter lives on one stage.
+func weigh(f *ir.Func, c *coster) []unit {
+	var ops []*ir.Op
+	var costs []float64
 	place := make([]int, f.NumOps())
+	root := f.Roots()
+	first := map[*ir.Param]int{}
+	joined := []int{} // by place: the last place that must be with it
 	for _, op := range f.Ops {
 		switch {
 		case op.Pass == ir.ForwardPass:
-			place[op.ID] = len(units)
-			units = append(units, op)
-			cost = append(cost, c.op(f, op))
+			n := len(ops)
+			place[op.ID] = n
+			ops, costs, joined = append(ops, op), append(costs, c.op(f, op)), append(joined, n)
+			for _, a := range op.Args {
+				if p := f.Value(root[a]).Param; p != nil {
+					if _, ok := first[p]; !ok {
+						first[p] = n
+					}
+					joined[first[p]] = n
+				}
+			}
 		case op.Forward != 0:
-			cost[place[op.Forward]] += c.op(f, op)
+			costs[place[op.Forward]] += c.op(f, op)
 		}
 	}
-	return units, cost
+	var units []unit
+	for i := 0; i < len(ops); {
+		end := joined[i]
+		for j := i; j <= end; j++ {
+			end = max(end, joined[j])
+		}
+		u := unit{ops: ops[i : end+1], costs: costs[i : end+1]}
+		for _, x := range u.costs {
+			u.cost += x
+		}
+		units = append(units, u)
+		i = end + 1
+	}
+	return units
 }
 
 // cutChain returns the end of each of the stages in units.
-func cutChain(f *ir.Func, units []*ir.Op, cost []float64, stages int) []int {
+func cutChain(f *ir.Func, units []unit, stages int) []int {
 	n := len(units)
 	prefix := make([]float64, n+1)
-	for i, x := range cost {
-		prefix[i+1] = prefix[i] + x
+	for i, u := range units {
+		prefix[i+1] = prefix[i] + u.cost
 	}
 	limit := bottleneck(prefix, stages) * (1 + 1e-12)
 
 	at := make([]int, f.NumOps()) // place of an operation among the units
-	for i, op := range units {
-		at[op.ID] = i
+	for i, u := range units {
+		for _, op := range u.ops {
+			at[op.ID] = i
+		}
 	}
 	type state struct {
 		bytes  int
@@ -185,11 +232,13 @@ func cutChain(f *ir.Func, units []*ir.Op, cost []float64, stages int) []int {
 	for i := n - 1; i >= 0; i-- {
 		bytes := 0
 		for j := i + 1; j <= n && prefix[j]-prefix[i] <= limit; j++ {
-			for _, a := range units[j-1].Args {
-				d := f.Value(a).Op
-				if d != nil && at[d.ID] < i && seen[a] != i+1 {
-					seen[a] = i + 1
-					bytes += f.TypeOf(a).Bytes()
+			for _, op := range units[j-1].ops {
+				for _, a := range op.Args {
+					d := f.Value(a).Op
+					if d != nil && at[d.ID] < i && seen[a] != i+1 {
+						seen[a] = i + 1
+						bytes += f.TypeOf(a).Bytes()
+					}
 				}
 			}
 			w := prefix[j] - prefix[i]

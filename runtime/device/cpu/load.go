@@ -35,7 +35,7 @@ func (m *machine) load(fusing bool) error {
 		}
 		m.programs = append(m.programs, pr)
 	}
-	return m.loadOptimizer()
+	return m.loadOptimizer(fusing)
 }
 
 // loadChunk prepares the passes of a chunk.

@@ -27,7 +27,7 @@ type blockCode struct {
 }
 
 // loadOptimizer prepares the update for every size of block that the parameters have.
-func (m *machine) loadOptimizer() error {
+func (m *machine) loadOptimizer(fusing bool) error {
 	o := m.plan.Optimizer
 	if o == nil {
 		return nil
@@ -55,7 +55,7 @@ func (m *machine) loadOptimizer() error {
 			}
 		}
 		for _, n := range p.blockSizes() {
-			if err := m.loadBlock(n); err != nil {
+			if err := m.loadBlock(n, fusing); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,7 @@ func (p *parameter) blockSizes() []int {
 }
 
 // loadBlock prepares the update of a block of n elements, once.
-func (m *machine) loadBlock(n int) error {
+func (m *machine) loadBlock(n int, fusing bool) error {
 	u := &m.update
 	if n == 0 || u.code(n) != nil {
 		return nil
@@ -87,7 +87,10 @@ func (m *machine) loadBlock(n int) error {
 	if err != nil {
 		return err
 	}
-	code, err := m.instructions(nodes, true)
+	if fusing {
+		nodes = sgd(nodes)
+	}
+	code, err := m.instructions(nodes, false)
 	if err != nil {
 		return err
 	}
@@ -199,7 +202,7 @@ func (m *machine) updateNodes(f *ir.Func, n int) ([]node, error) {
 			after = append(after, copyNode(from, to))
 		}
 	}
-	return sgd(slices.Concat(before, nodes, after)), nil
+	return slices.Concat(before, nodes, after), nil
 }
 
 // copyNode copies a value, or spreads a scalar.

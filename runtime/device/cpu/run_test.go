@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -207,6 +208,7 @@ func (r *run) step(lag int, norms bool) []float32 {
 	q := r.plan.Programs[0]
 	next := make([]int, len(r.devs))
 	pending := make([][]device.Pending, len(r.devs))
+	sent := map[int][][]byte{}
 	flush := func(s int) {
 		for _, p := range pending[s] {
 			r.check(r.devs[s].Run(0, p.Chunk, ir.WeightPass, p.Lo, p.Hi))
@@ -238,16 +240,18 @@ func (r *run) step(lag int, norms bool) []float32 {
 					pass := map[plan.ActionKind]ir.Pass{plan.Forward: ir.ForwardPass, plan.InputGrad: ir.InputPass, plan.WeightGrad: ir.WeightPass}[a.Kind]
 					r.check(r.devs[s].Run(0, a.Chunk, pass, a.Micro, a.Micro+1))
 				case a.Kind.IsSend():
-					b := q.Actions[a.Peer][min(next[a.Peer], len(q.Actions[a.Peer])-1)]
-					if !b.Kind.IsRecv() || b.Message != a.Message || b.Micro != a.Micro {
+					for _, t := range q.Messages[a.Message].Tensors {
+						sent[a.Message] = append(sent[a.Message], bytes.Clone(r.devs[s].Buffer(t.From, r.slot(s, t.From, a.Micro))))
+					}
+				default:
+					m := q.Messages[a.Message]
+					if len(sent[a.Message]) < len(m.Tensors) {
 						goto blocked
 					}
-					for _, t := range q.Messages[a.Message].Tensors {
-						copy(r.devs[a.Peer].Buffer(t.To, a.Micro), r.devs[s].Buffer(t.From, a.Micro))
+					for k, t := range m.Tensors {
+						copy(r.devs[s].Buffer(t.To, r.slot(s, t.To, a.Micro)), sent[a.Message][k])
 					}
-					next[a.Peer]++
-				default:
-					goto blocked
+					sent[a.Message] = sent[a.Message][len(m.Tensors):]
 				}
 				next[s]++
 				moved = true
@@ -266,6 +270,10 @@ func (r *run) step(lag int, norms bool) []float32 {
 		losses = append(losses, floats(r.devs[o.Stage].Buffer(o.Ref, m))[0])
 	}
 	return losses
+}
+
+func (r *run) slot(stage int, ref plan.Ref, micro int) int {
+	return micro % r.plan.Stages[stage].Areas[ref.Area].Slots
 }
 
 func (r *run) check(err error) {

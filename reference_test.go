@@ -1,0 +1,124 @@
+package ppc
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
+)
+
+const mnistData = "examples/mnist/data"
+
+// referenceWeights are the first values of the reference runs: for parameter number p of the network and element i,
+// z = splitmix64(1000003 + p + (i+1) 0x9E3779B97F4A7C15), u = (z >> 40) / 2^24, value = (2u - 1) / sqrt(512) in float32.
+func referenceWeights(p *plan.Plan) map[string][]float32 {
+	bound := float32(1 / math.Sqrt(512))
+	out := map[string][]float32{}
+	for k, q := range p.Module.Params {
+		v := make([]float32, q.Type.Elems())
+		for i := range v {
+			z := uint64(1000003+k) + uint64(i+1)*0x9E3779B97F4A7C15
+			z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+			z = (z ^ z>>27) * 0x94D049BB133111EB
+			z ^= z >> 31
+			u := float32(z>>40) / (1 << 24)
+			v[i] = (2*u - 1) * bound
+		}
+		out[q.Name] = v
+	}
+	return out
+}
+
+// The tutorial's network follows the float64 run of PyTorch: 50 losses within 2e-6, norms within 1e-5.
+func TestReferenceMLP(t *testing.T) {
+	text, err := os.ReadFile("testdata/reference/mlp.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want struct {
+		Loss      []float64          `json:"loss"`
+		GradNorm  map[string]float64 `json:"grad_norm_step0"`
+		ParamNorm map[string]float64 `json:"param_norm_after_50"`
+	}
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range kernel.Available() {
+		p := compileFile(t, Options{File: "examples/mnist/mnist.pp"}).Plan
+		var steps []runtime.Step
+		r := runMNIST(t, p, runtime.Options{
+			Steps: 50, Reduction: "mean", Initial: referenceWeights(p), Norms: true, Device: device.Options{Path: path},
+			OnStep: func(s runtime.Step) { steps = append(steps, s) },
+		})
+		for i, s := range steps {
+			if d := math.Abs(s.Loss - want.Loss[i]); !(d <= 2e-6) {
+				t.Errorf("%s: loss of step %d is %v, want %v", path, i, s.Loss, want.Loss[i])
+			}
+		}
+		for name, w := range want.GradNorm {
+			if got := steps[0].Norms[p.Module.Param(name).Index()]; !(math.Abs(got-w) <= 1e-5*w) {
+				t.Errorf("%s: gradient of %s has norm %v, want %v", path, name, got, w)
+			}
+		}
+		for _, x := range r.Params {
+			sum := 0.0
+			for _, v := range x.Values {
+				sum += float64(v) * float64(v)
+			}
+			if w := want.ParamNorm[x.Name]; !(math.Abs(math.Sqrt(sum)-w) <= 1e-5*w) {
+				t.Errorf("%s: %s has norm %v after 50 steps, want %v", path, x.Name, math.Sqrt(sum), w)
+			}
+		}
+	}
+}
+
+// With the default reduction the logged loss is the sum over micro-batches.
+func TestLossIsSumOverMicroBatches(t *testing.T) {
+	p := compileFile(t, Options{File: "examples/mnist/mnist.pp"}).Plan
+	loss := func(reduction string) (first float64) {
+		runMNIST(t, p, runtime.Options{Steps: 1, Reduction: reduction, OnStep: func(s runtime.Step) { first = s.Loss }})
+		return
+	}
+	if sum, mean := loss("sum"), loss("mean"); sum != 4*mean {
+		t.Errorf("sum %v, mean %v", sum, mean)
+	}
+}
+
+// The tutorial gives the same bits on 1 to 4 stages, marked and planned, under both schedules, for the same number of
+// micro-batches, fewer than stages included.
+func TestTutorialEqual(t *testing.T) {
+	for _, micro := range []int{1, 2, 4, 8} {
+		run := func(o Options) outcome {
+			o.Micro = micro
+			p := compileFile(t, o).Plan
+			return train(t, p, runtime.Options{DataPath: mnistData, Steps: 6, SkipEval: true, Device: device.Options{Poison: true}})
+		}
+		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true})
+		for _, schedule := range []string{"gpipe", "1f1b"} {
+			for _, lag := range []int{0, DefaultWLag} {
+				cases := []Options{{File: "examples/mnist/mnist.pp"}}
+				for stages := 1; stages <= 4; stages++ {
+					cases = append(cases, Options{File: "examples/mnist/mnist_auto.pp", Stages: stages})
+				}
+				for _, o := range cases {
+					o.Schedule, o.WLag = schedule, &lag
+					if got := run(o); !cmp.Equal(want, got) {
+						t.Errorf("%s on %d stages, %s, lag %d, %d micro-batches differs from the unsplit program", o.File, o.Stages, schedule, lag, micro)
+					}
+				}
+			}
+		}
+	}
+}
+
+func runMNIST(t testing.TB, p *plan.Plan, o runtime.Options) *runtime.Result {
+	t.Helper()
+	return runPlan(t, p, mnistData, o)
+}
