@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path"
 	"time"
 
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
+	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 )
@@ -140,5 +143,17 @@ func Diagnostics(err error) diag.List {
 // WriteBundle stores a plan as a folder, whole or not at all. See package plan.
 func WriteBundle(dir string, p *plan.Plan) error { return plan.Write(dir, p, nil) }
 
-// ReadBundle reads a folder that WriteBundle made.
-func ReadBundle(dir string) (*plan.Plan, error) { return plan.Read(dir) }
+// ReadBundle reads a folder that WriteBundle made. It trusts nothing in it: the proof of package check is made again.
+func ReadBundle(dir string) (*plan.Plan, error) { return ReadBundleFS(os.DirFS(dir), dir) }
+
+// ReadBundleFS reads a bundle from a file system; name stands for it in diagnostics.
+func ReadBundleFS(dir fs.FS, name string) (*plan.Plan, error) {
+	p, err := plan.ReadFS(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := check.Run(p); err != nil {
+		return nil, diag.List{diag.Errorf(diag.BadBundle, diag.At(diag.Pos{File: name}), "%v", err).WithRepair("compile the model again")}
+	}
+	return p, nil
+}

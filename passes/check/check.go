@@ -13,7 +13,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, gradients, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, gradients, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -50,6 +50,21 @@ func passes(p *plan.Plan, q *plan.Program) error {
 			if due && n != q.MicroBatches || !due && k > 0 && n != 0 {
 				return fmt.Errorf("chunk %d runs %s %d times, wants %d", c.ID, plan.ActionKind(k), n, q.MicroBatches)
 			}
+		}
+	}
+	return nil
+}
+
+// updates: each stage of a training program ends with its one update; nothing else has one.
+func updates(_ *plan.Plan, q *plan.Program) error {
+	for s, list := range q.Actions {
+		for i, a := range list {
+			if a.Kind == plan.Update && (!q.Train || i != len(list)-1) {
+				return fmt.Errorf("stage %d: an update that is not the end of a training step", s)
+			}
+		}
+		if q.Train && (len(list) == 0 || list[len(list)-1].Kind != plan.Update) {
+			return fmt.Errorf("stage %d: the step does not end with an update", s)
 		}
 	}
 	return nil
