@@ -200,7 +200,7 @@ func (r *reader) module() error {
 		}
 		args := strings.Fields(row[4])
 		for i, a := range args {
-			if !strings.ContainsAny(a, ".enI") {
+			if !strings.ContainsAny(a, ".enIN") {
 				args[i] += ".0"
 			}
 		}
