@@ -13,14 +13,20 @@ import (
 	"log/slog"
 	"os"
 	"path"
+	"strings"
 	"time"
 
+	"github.com/ppc-lang/ppc/codegen/ascend"
+	"github.com/ppc-lang/ppc/codegen/ascend/chip"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
 	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/device/emulator"
 )
 
 // Version of the compiler.
@@ -56,7 +62,9 @@ type Options struct {
 
 // Result of a compilation.
 type Result struct {
-	Plan     *plan.Plan
+	Plan *plan.Plan
+	// Code is what the code generator made for the target: kernels, host programs, build files; empty for "none".
+	Code     []plan.File
 	Warnings diag.List
 	// Timings are those of the frontend and of every pass.
 	Timings []passes.Timing
@@ -106,8 +114,18 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: list, Seconds: time.Since(start).Seconds()}
+	r := &Result{Plan: p, Warnings: list}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
+	if costs != nil {
+		generating := time.Now()
+		out, err := ascend.Generate(p)
+		if err != nil {
+			return nil, err
+		}
+		r.Code = out.Files
+		r.Timings = append(r.Timings, passes.Timing{Pass: "codegen", Seconds: time.Since(generating).Seconds()})
+	}
+	r.Seconds = time.Since(start).Seconds()
 	if o.Logger != nil {
 		for _, t := range r.Timings {
 			o.Logger.Debug("pass", "name", t.Pass, "seconds", t.Seconds)
@@ -121,7 +139,34 @@ func Target(name string) (*plan.Costs, diag.List) {
 	if name == "" || name == "none" {
 		return nil, nil
 	}
-	return nil, diag.List{diag.Errorf(diag.BadTarget, diag.Range{}, "unknown target `%s`", name)}
+	if c, ok := chip.ByName(name); ok {
+		return ascend.Costs(c), nil
+	}
+	d := diag.Errorf(diag.BadTarget, diag.Range{}, "unknown target `%s`", name)
+	names := append(chip.Names(), "none")
+	if s := diag.DidYouMean(name, names); s != "" {
+		return nil, diag.List{d.WithRepair("%s", s)}
+	}
+	return nil, diag.List{d.WithRepair("the targets are %s", strings.Join(names, ", "))}
+}
+
+// Device returns what opens the stages of a plan on a kind of device: cpu, emulator (the plan's target must be a chip)
+// or ascend.
+func Device(name string, p *plan.Plan) (device.Open, error) {
+	switch name {
+	case "cpu":
+		return cpu.Open, nil
+	case "emulator":
+		out, err := ascend.Generate(p)
+		if err != nil {
+			return nil, err
+		}
+		return emulator.Opener(out.Stages), nil
+	case "ascend":
+		return nil, diag.List{diag.Errorf(diag.MissingTool, diag.Range{}, "the ascend device needs the vendor's runtime libraries, which this program does not load").
+			WithRepair("compile a bundle and use its run.sh where they are installed, or run with -device emulator")}
+	}
+	return nil, diag.List{diag.Errorf(diag.BadDevices, diag.Range{}, "unknown device `%s`", name).WithRepair("the devices are cpu, emulator and ascend")}
 }
 
 // Diagnostics returns the diagnostics in an error of Compile; any other error is a fault of the compiler.
@@ -140,8 +185,8 @@ func Diagnostics(err error) diag.List {
 	return diag.List{diag.Errorf(diag.CompilerFault, diag.Range{}, "%s", fmt.Sprint(err))}
 }
 
-// WriteBundle stores a plan as a folder, whole or not at all. See package plan.
-func WriteBundle(dir string, p *plan.Plan) error { return plan.Write(dir, p, nil) }
+// WriteBundle stores a result as a folder, whole or not at all. See package plan.
+func WriteBundle(dir string, r *Result) error { return plan.Write(dir, r.Plan, r.Code) }
 
 // ReadBundle reads a folder that WriteBundle made. It trusts nothing in it: the proof of package check is made again.
 func ReadBundle(dir string) (*plan.Plan, error) { return ReadBundleFS(os.DirFS(dir), dir) }

@@ -2,16 +2,15 @@ package ppc
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"maps"
 	"math"
-	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
@@ -44,32 +43,8 @@ func TestRandomModelsCompile(t *testing.T) {
 
 // writeData stores rows for a drawn model.
 func writeData(t testing.TB, m *modelgen.Model, rows int) string {
-	state := uint32(12345)
-	next := func() float32 {
-		state = state*1664525 + 1013904223
-		return float32(state>>8)/(1<<23) - 1
-	}
-	x := make([]float32, rows*m.Width)
-	for i := range x {
-		x[i] = next()
-	}
-	arrays := []data.Array{data.NewFloat32("x", []int{rows, m.Width}, x)}
-	if m.Integer {
-		label := data.Array{Name: "label", DType: data.I32, Shape: []int{rows}}
-		for range rows {
-			c := byte(int((next()+1)*100) % m.Classes)
-			label.Data = append(label.Data, c, 0, 0, 0)
-		}
-		arrays = append(arrays, label)
-	} else {
-		y := make([]float32, rows*m.Classes)
-		for i := range y {
-			y[i] = next()
-		}
-		arrays = append(arrays, data.NewFloat32("label", []int{rows, m.Classes}, y))
-	}
-	name := filepath.Join(t.TempDir(), fmt.Sprintf("data%d.npz", rows))
-	if err := data.WriteNPZ(name, arrays); err != nil {
+	name, err := m.WriteData(t.TempDir(), rows)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return name
@@ -79,6 +54,23 @@ func writeData(t testing.TB, m *modelgen.Model, rows int) string {
 type outcome struct {
 	Losses []uint64
 	Params map[string][]uint32
+}
+
+func (o outcome) equal(p outcome) bool {
+	return slices.Equal(o.Losses, p.Losses) && maps.EqualFunc(o.Params, p.Params, slices.Equal[[]uint32])
+}
+
+// outcomeOf takes the parameters of a result.
+func outcomeOf(r *runtime.Result) outcome {
+	out := outcome{Params: map[string][]uint32{}}
+	for _, x := range r.Params {
+		bits := make([]uint32, len(x.Values))
+		for i, v := range x.Values {
+			bits[i] = math.Float32bits(v)
+		}
+		out.Params[x.Name] = bits
+	}
+	return out
 }
 
 // runPlan runs a plan on the cpu device.
@@ -99,16 +91,11 @@ func runPlan(t testing.TB, p *plan.Plan, path string, o runtime.Options) *runtim
 // train runs a plan and checks that the device counted the bytes the plan predicted.
 func train(t testing.TB, p *plan.Plan, o runtime.Options) outcome {
 	t.Helper()
-	out := outcome{Params: map[string][]uint32{}}
-	o.OnStep = func(s runtime.Step) { out.Losses = append(out.Losses, math.Float64bits(s.Loss)) }
+	var losses []uint64
+	o.OnStep = func(s runtime.Step) { losses = append(losses, math.Float64bits(s.Loss)) }
 	r := runPlan(t, p, o.DataPath, o)
-	for _, x := range r.Params {
-		bits := make([]uint32, len(x.Values))
-		for i, v := range x.Values {
-			bits[i] = math.Float32bits(v)
-		}
-		out.Params[x.Name] = bits
-	}
+	out := outcomeOf(r)
+	out.Losses = losses
 	for _, k := range r.Ranks {
 		for c, b := range k.Bytes {
 			if want := p.Memory[0].Stages[k.Stage].ByClass[c]; b != want {
@@ -143,7 +130,7 @@ func TestRandomModelsEqual(t *testing.T) {
 				Source: []byte(m.With(cut)), WLag: &lag, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
 				LazyInline: rapid.SampledFrom([]string{"auto", "marked", "off"}).Draw(r, "lazyinline"),
 			}
-			if got := run(o); !cmp.Equal(want, got) {
+			if got := run(o); !want.equal(got) {
 				r.Fatalf("stages %d, %+v, micro %d, path %s: differs from the unsplit program\n%s\n%s", cut.Stages, o.Schedule, micro, path, cmp.Diff(want.Losses, got.Losses), m.With(cut))
 			}
 			// The planner may have fewer pieces than stages: then it must say so.
@@ -152,7 +139,7 @@ func TestRandomModelsEqual(t *testing.T) {
 			if _, err := Compile(context.Background(), o); err != nil && Diagnostics(err)[0].Code == diag.TooManyStages {
 				continue
 			}
-			if got := run(o); !cmp.Equal(want, got) {
+			if got := run(o); !want.equal(got) {
 				r.Fatalf("%d stages of the planner, micro %d, lag %d %s: differs from the unsplit program\n%s\n%s", cut.Stages, micro, lag, o.Schedule, cmp.Diff(want, got), m.Unmarked())
 			}
 		}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -109,7 +107,7 @@ func TestTutorialEqual(t *testing.T) {
 				}
 				for _, o := range cases {
 					o.Schedule, o.WLag = schedule, &lag
-					if got := run(o); !cmp.Equal(want, got) {
+					if got := run(o); !want.equal(got) {
 						t.Errorf("%s on %d stages, %s, lag %d, %d micro-batches differs from the unsplit program", o.File, o.Stages, schedule, lag, micro)
 					}
 				}

@@ -1,6 +1,9 @@
 package ir
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Inlined says what became of the operations of an inlined callee.
 type Inlined struct {
@@ -11,26 +14,29 @@ type Inlined struct {
 // Inline appends the body of a call to f: the operations of call.Callee with values mapped to args. The operations get
 // the scope `instance` below the call's scope, a scope of their own below it for each scope inside, and the call's
 // stage where they have none. It is how calls are inlined and opened; nothing else moves operations between functions.
-func (f *Func) Inline(call *Op, args []ValueID) Inlined {
+//
+// Before gradients are made, apart must be set: a value given for two arguments, returned twice, or returned as it was
+// given, then stays as many values, so that gradients are folded per argument and result, as in a call. These
+// identities carry the mark `argument`: reads of a parameter go through them.
+func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 	callee := call.Callee
+	scopes := make([]ScopeID, len(callee.scopes))
+	scopes[0] = f.AddScope(call.Scope, call.Instance)
+	copied := func(v ValueID) ValueID {
+		at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
+		return f.MustEmit(Identity, []ValueID{v}, Attrs{BoolAttr("argument", true)}, at)
+	}
 	values := make([]ValueID, len(callee.values))
 	for i, a := range callee.Args {
 		values[a] = args[i]
 	}
+	for i := len(args) - 1; apart && i > 0; i-- {
+		if slices.Contains(args[:i], args[i]) {
+			values[callee.Args[i]] = copied(args[i])
+		}
+	}
 	for _, v := range callee.order {
 		values[v] = f.ReadParam(callee.values[v].Param)
-	}
-	scopes := make([]ScopeID, len(callee.scopes))
-	scopes[0] = f.AddScope(call.Scope, call.Instance)
-	// A value given for two arguments stays two values, so that its gradient is folded per argument, as in a call.
-	for i := len(args) - 1; i > 0; i-- {
-		for _, earlier := range args[:i] {
-			if earlier == args[i] {
-				at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
-				values[callee.Args[i]] = f.MustEmit(Identity, args[i:i+1], nil, at)
-				break
-			}
-		}
 	}
 	for i, s := range callee.scopes[1:] {
 		scopes[i+1] = f.AddScope(scopes[s.Parent], s.Name)
@@ -48,6 +54,12 @@ func (f *Func) Inline(call *Op, args []ValueID) Inlined {
 		}
 	}
 	done.Results = mapped(callee.Results, values)
+	for i := len(done.Results) - 1; apart && i >= 0; i-- {
+		r := callee.Results[i]
+		if callee.values[r].Op == nil || slices.Contains(callee.Results[:i], r) {
+			done.Results[i] = copied(done.Results[i])
+		}
+	}
 	return done
 }
 

@@ -121,7 +121,7 @@ func init() {
 	table = [numKinds]Info{
 		NoOp:             {Name: "noop"},
 		Call:             {Name: "call", Operands: -1},
-		Identity:         {Name: "identity", Operands: 1, Infer: same, View: true, Gradient: gradIdentity},
+		Identity:         {Name: "identity", Operands: 1, Attrs: []AttrSpec{{"argument", false, true}}, Infer: same, View: true, Gradient: gradIdentity},
 		Reshape:          {Name: "reshape", Operands: 1, Attrs: []AttrSpec{{"shape", []int(nil), false}}, Infer: inferReshape, View: true, Gradient: gradReshape},
 		Flatten:          {Name: "flatten", Operands: 1, Attrs: []AttrSpec{{"start", 0, true}}, Infer: inferFlatten, View: true, Gradient: gradReshape},
 		Transpose:        {Name: "transpose", Operands: 1, Attrs: []AttrSpec{{"perm", []int(nil), false}}, Infer: inferTranspose, Flops: noFlops, Gradient: gradTranspose},

@@ -106,7 +106,6 @@ type runner struct {
 	dead     atomic.Bool
 	norms    []chan []float64 // by stage
 	result   Result
-	evals    [][]*tally // by program and stage
 }
 
 // Run trains (and then evaluates) as the plan says.

@@ -35,7 +35,7 @@ func (a *app) compileCommand() *cli.Command {
 			if dir == "" {
 				dir = strings.TrimSuffix(filepath.Base(name), ".pp") + ".bundle"
 			}
-			if err := ppc.WriteBundle(dir, r.Plan); err != nil {
+			if err := ppc.WriteBundle(dir, r); err != nil {
 				return cannotWrite(dir, err)
 			}
 			if a.json {

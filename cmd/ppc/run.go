@@ -118,8 +118,16 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if s != nil {
 		o.Seed = *s
 	}
-	if o.Open, err = opener(c.String("device")); err != nil {
-		return err
+	switch d := c.String("device"); d {
+	case "cpu", "emulator", "ascend":
+	default:
+		return usagef("unknown device `%s`; the devices are cpu, emulator and ascend", d)
+	}
+	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
+		return failed(err)
+	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		o.Device.CacheDir = filepath.Join(dir, "ppc")
 	}
 	if o.Device.Path, err = cpuPath(c); err != nil {
 		return err

@@ -12,18 +12,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
-	"github.com/ppc-lang/ppc/runtime/device"
-	"github.com/ppc-lang/ppc/runtime/device/cpu"
 )
-
-// opener returns the device of that name.
-func opener(name string) (device.Open, error) {
-	switch name {
-	case "cpu":
-		return cpu.Open, nil
-	}
-	return nil, usagef("unknown device `%s`; the devices are cpu, emulator and ascend", name)
-}
 
 func (a *app) checkCommand() *cli.Command {
 	return &cli.Command{

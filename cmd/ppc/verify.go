@@ -70,7 +70,7 @@ type trace struct {
 }
 
 func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, error) {
-	open, err := opener("cpu")
+	open, err := ppc.Device("cpu", p)
 	if err != nil {
 		return nil, err
 	}

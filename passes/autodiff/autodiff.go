@@ -31,7 +31,7 @@ func Run(entry *ir.Func) (*Step, error) {
 	if len(entry.Results) == 0 || entry.TypeOf(entry.Results[0]).Rank() != 0 {
 		return nil, fmt.Errorf("the first result of %s is not a scalar loss", entry.Name)
 	}
-	d := &differ{done: map[string]*triple{}, reach: map[string][]bool{}}
+	d := &differ{done: map[string]*triple{}, reach: map[string][]bool{}, back: map[*ir.Func][]int{}}
 	none := make([]bool, len(entry.Args))
 	grads := make([]bool, len(entry.Results))
 	grads[0] = true
@@ -52,7 +52,7 @@ func Run(entry *ir.Func) (*Step, error) {
 		accs[i] = f.AddArg("grad."+p.Name, p.Type)
 	}
 	at := ir.Unmarked(ir.Pos{})
-	forward := f.Inline(&ir.Op{Callee: t.forward, At: at}, args)
+	forward := f.Inline(&ir.Op{Callee: t.forward, At: at}, args, false)
 	find := func(s source) ir.ValueID {
 		switch s.kind {
 		case fromArg:
@@ -75,8 +75,8 @@ func Run(entry *ir.Func) (*Step, error) {
 		}
 		return out
 	}
-	input := f.Inline(&ir.Op{Callee: t.input, At: at}, pick(t.inputArgs, nil))
-	weight := f.Inline(&ir.Op{Callee: t.weight, At: at}, append(append([]ir.ValueID{}, accs...), pick(t.weightArgs, input.Results)...))
+	input := f.Inline(&ir.Op{Callee: t.input, At: at}, pick(t.inputArgs, nil), false)
+	weight := f.Inline(&ir.Op{Callee: t.weight, At: at}, append(append([]ir.ValueID{}, accs...), pick(t.weightArgs, input.Results)...), false)
 	link(forward.Ops, input.Ops)
 	link(forward.Ops, weight.Ops)
 	f.Return(append(append([]ir.ValueID{}, forward.Results[:len(entry.Results)]...), weight.Results...)...)
@@ -127,6 +127,7 @@ type triple struct {
 type differ struct {
 	done  map[string]*triple
 	reach map[string][]bool
+	back  map[*ir.Func][]int
 }
 
 // function differentiates f. wants: per argument, whether its gradient is asked; params: whether it is a trained

@@ -87,6 +87,45 @@ func (d *differ) reaches(f *ir.Func, mask []bool) []bool {
 	return out
 }
 
+// sames gives, per value, the argument or parameter it is although it comes from a call or was given for two arguments
+// of an inlined one; else the value itself.
+func (d *differ) sames(f *ir.Func) []ir.ValueID {
+	same := make([]ir.ValueID, f.NumValues())
+	for v := range same {
+		same[v] = ir.ValueID(v)
+	}
+	for _, op := range f.Ops {
+		switch {
+		case op.Kind == ir.Identity && op.Attrs.Bool("argument"):
+			same[op.Results[0]] = same[op.Args[0]]
+		case op.Callee != nil:
+			for i, k := range d.returned(op.Callee) {
+				if k >= 0 {
+					same[op.Results[i]] = same[op.Args[k]]
+				}
+			}
+		}
+	}
+	return same
+}
+
+// returned tells which argument each result of f is, -1 if none.
+func (d *differ) returned(f *ir.Func) []int {
+	out, ok := d.back[f]
+	if !ok {
+		same := d.sames(f)
+		for _, r := range f.Results {
+			rec, k := f.Value(same[r]), -1
+			if rec.Op == nil && rec.Param == nil {
+				k = rec.Index
+			}
+			out = append(out, k)
+		}
+		d.back[f] = out
+	}
+	return out
+}
+
 // takesGradient reports whether operand k of op can get a gradient at all: labels and conditions do not.
 func takesGradient(op *ir.Op, k int) bool {
 	switch op.Kind {
@@ -146,6 +185,11 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 	for _, v := range f.ParamReads() {
 		isRead[v] = f.TypeOf(v).DType.IsFloat()
 	}
+	// A parameter that comes back from a call is still the parameter: who uses it reads the parameter.
+	same := b.sames(f)
+	for v, s := range same {
+		isRead[v] = isRead[s]
+	}
 	active := b.activity(f, mask)
 	reached := make([]bool, f.NumValues()) // a gradient arrives at the value
 	for i, r := range f.Results {
@@ -162,7 +206,7 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		case !any:
 		case op.Kind != ir.Call:
 			for k, a := range op.Args {
-				reached[a] = reached[a] || active[a] && takesGradient(op, k)
+				reached[a] = reached[a] || active[a] && !isRead[a] && takesGradient(op, k)
 			}
 		default:
 			w, p, g := make([]bool, len(op.Args)), make([]bool, len(op.Args)), make([]bool, len(op.Results))
@@ -209,7 +253,9 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 			panic("autodiff: operations of " + f.Name + " are not numbered in order")
 		}
 		for i, r := range op.Results {
-			copies[r] = n.Results[i]
+			if copies[r] = n.Results[i]; isRead[r] {
+				copies[r] = copies[same[r]]
+			}
 		}
 	}
 	results := make([]ir.ValueID, len(f.Results))

@@ -3,8 +3,15 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+
+	graphs "gonum.org/v1/gonum/graph"
+	"gonum.org/v1/gonum/graph/path"
+	"gonum.org/v1/gonum/graph/simple"
+	"gonum.org/v1/gonum/graph/topo"
 
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
@@ -13,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, gradients, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -155,6 +162,67 @@ func gradients(p *plan.Plan, q *plan.Program) error {
 	return nil
 }
 
+// slots: no slot of a chunk's areas is written for a micro-batch while an earlier one still needs it, weight passes as
+// late as their lag allows.
+func slots(p *plan.Plan, q *plan.Program) error {
+	for s, st := range p.Stages {
+		for _, a := range st.Areas {
+			if a.Program < 0 || p.Programs[a.Program] != q || a.Chunk < 0 {
+				continue
+			}
+			first, last := lifetime(a.Lifetime)
+			begin, end := make([]int, q.MicroBatches), make([]int, q.MicroBatches)
+			for i := range end {
+				begin[i], end[i] = -1, -1
+			}
+			for at, x := range q.Actions[s] {
+				if x.Chunk != a.Chunk {
+					continue
+				}
+				if begin[x.Micro] < 0 && first[x.Kind] {
+					begin[x.Micro] = at
+				}
+				if x.Kind == last && x.Kind != plan.WeightGrad {
+					end[x.Micro] = at
+				}
+				// The weight pass of this micro-batch may wait until that of WLag later ones is due.
+				if x.Kind == last && x.Kind == plan.WeightGrad && x.Micro >= p.WLag {
+					end[x.Micro-p.WLag] = at
+				}
+			}
+			for i := a.Slots; i < q.MicroBatches; i++ {
+				old := end[i-a.Slots]
+				if old < 0 && last != plan.Update {
+					old = len(q.Actions[s])
+				}
+				if begin[i] >= 0 && begin[i] <= old {
+					return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, i, a.Lifetime, i-a.Slots)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lifetime gives the kinds of action that may write a slot first, and the one that reads it last. Slots of sends end with
+// the transfer, which is part of the deadlock graph; Update stands for no end here.
+func lifetime(l plan.Lifetime) (first [plan.Update + 1]bool, last plan.ActionKind) {
+	last = plan.Update
+	switch l {
+	case plan.RecvToF:
+		first[plan.RecvForward], last = true, plan.Forward
+	case plan.SavedForI:
+		first[plan.RecvForward], first[plan.Forward], last = true, true, plan.InputGrad
+	case plan.SavedForW:
+		first[plan.RecvForward], first[plan.Forward], last = true, true, plan.WeightGrad
+	case plan.RecvToI:
+		first[plan.RecvBackward], last = true, plan.InputGrad
+	case plan.GradForW:
+		first[plan.RecvBackward], first[plan.InputGrad], last = true, true, plan.WeightGrad
+	}
+	return first, last
+}
+
 // deadlock builds the graph of all actions, where the two ends of a transfer are one node, and shows a cycle if there
 // is one. Edges: a stage's compute actions in order; a transfer after every compute action before it in either list;
 // transfers of a link in order; compute after the transfers it needs; a buffer's next writer after its last send.
@@ -227,7 +295,8 @@ type graph struct {
 
 func (g *graph) edge(from, to int) { g.edges[from] = append(g.edges[from], to) }
 
-// cycle returns the names along a cycle, each waiting for the next, or nil.
+// cycle returns the names along a shortest cycle, each waiting for the next, or nil. Kahn's algorithm decides; only a graph
+// with a cycle is handed to gonum, for the counter-example.
 func (g *graph) cycle() []string {
 	degree := make([]int, len(g.names))
 	for _, es := range g.edges {
@@ -255,31 +324,34 @@ func (g *graph) cycle() []string {
 	if left == 0 {
 		return nil
 	}
-	// Every node that is left has a predecessor that is left: walking back must come to a node twice.
-	before := make([]int, len(g.names))
+	waits := simple.NewDirectedGraph() // edges from who waits to what it waits for
 	for n, es := range g.edges {
 		for _, e := range es {
-			if degree[n] > 0 {
-				before[e] = n
+			if degree[n] > 0 && degree[e] > 0 && n != e {
+				waits.SetEdge(waits.NewEdge(simple.Node(e), simple.Node(n)))
 			}
 		}
 	}
-	n := 0
-	for degree[n] == 0 {
-		n++
-	}
-	at := map[int]int{}
-	var path []int
-	for {
-		if i, ok := at[n]; ok {
-			var names []string
-			for _, k := range append(path[i:], n) {
-				names = append(names, g.names[k])
-			}
-			return names
+	var best []graphs.Node
+	for _, component := range topo.TarjanSCC(waits) {
+		if len(component) < 2 {
+			continue
 		}
-		at[n] = len(path)
-		path = append(path, n)
-		n = before[n]
+		slices.SortFunc(component, func(a, b graphs.Node) int { return cmp.Compare(a.ID(), b.ID()) })
+		start := component[0]
+		from := path.DijkstraFrom(start, waits)
+		for _, end := range component[1:] {
+			if !waits.HasEdgeFromTo(end.ID(), start.ID()) {
+				continue
+			}
+			if way, _ := from.To(end.ID()); best == nil || len(way)+1 < len(best) {
+				best = append(way, start)
+			}
+		}
 	}
+	names := make([]string, len(best))
+	for i, n := range best {
+		names[i] = g.names[n.ID()]
+	}
+	return names
 }

@@ -80,7 +80,7 @@ func (in *inliner) flatten(f *ir.Func) *ir.Func {
 		}
 		var results []ir.ValueID
 		if op.Callee != nil && !(in.keep && op.Callee.LazyInline) {
-			results = g.Inline(&c, args).Results
+			results = g.Inline(&c, args, true).Results
 		} else {
 			results = g.CopyOp(&c, args, op.At).Results
 		}

@@ -64,10 +64,16 @@ type usage struct{ args map[*ir.Func][]formUse }
 // values tells how f uses each of its values.
 func (u *usage) values(f *ir.Func) []formUse {
 	uses := make([]formUse, f.NumValues())
-	for _, op := range f.Ops {
+	for _, r := range f.Results {
+		uses[r] = asAny
+	}
+	for k := len(f.Ops) - 1; k >= 0; k-- {
+		op := f.Ops[k]
 		for i, a := range op.Args {
 			use := asAny
 			switch {
+			case op.Kind == ir.Identity:
+				use = uses[op.Results[0]]
 			case op.Callee != nil:
 				use = u.arguments(op.Callee)[i]
 			case op.Kind == ir.MatMul && i == 1:
@@ -78,9 +84,6 @@ func (u *usage) values(f *ir.Func) []formUse {
 			}
 			uses[a] = uses[a].join(use)
 		}
-	}
-	for _, r := range f.Results {
-		uses[r] = asAny
 	}
 	return uses
 }

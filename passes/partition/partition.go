@@ -68,14 +68,14 @@ func open(f *ir.Func, which map[ir.OpID]bool) *ir.Func {
 		call.Scope = op.Scope
 		switch {
 		case op.Pass == ir.ForwardPass && which[op.ID]:
-			in := c.to.Inline(&call, args)
+			in := c.to.Inline(&call, args, false)
 			opened[op.ID] = in.Ops
 			c.bind(op, in.Results)
 		case op.Pass != ir.ForwardPass && which[op.Forward]:
 			if op.Callee == nil {
 				panic("partition: a gradient operation of a call is no call")
 			}
-			in := c.to.Inline(&call, args)
+			in := c.to.Inline(&call, args, false)
 			for _, n := range in.Ops {
 				if n != nil && n.Forward != 0 {
 					n.Forward = opened[op.Forward][n.Forward].ID

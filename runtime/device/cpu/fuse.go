@@ -38,29 +38,15 @@ func join(last, n *node) bool {
 		return false
 	}
 	fused := *last
+	k := slices.IndexFunc(n.in, func(o operand) bool { return o.id == last.out.id })
 	switch {
-	case x.inputGrad:
-		if n.op.Kind != ir.ReluGrad || n.in[0].id != last.out.id {
-			return false
-		}
+	case x.inputGrad && n.op.Kind == ir.ReluGrad && k == 0:
 		fused.mask = &n.in[1]
-	case n.op.Kind == ir.Relu:
+	case !x.inputGrad && n.op.Kind == ir.Relu && k == 0:
 		fused.relu = true
-	case n.op.Kind == ir.Add && last.bias == nil:
-		k := slices.IndexFunc(n.in, func(o operand) bool { return o.id == last.out.id })
-		if k < 0 {
-			return false
-		}
-		row := n.in[1-k]
-		if product(row.typ.Shape) != x.columns || row.typ.Rank() == 0 || row.typ.Shape[row.typ.Rank()-1] != x.columns || row.form != plan.Rows ||
-			product(n.out.typ.Shape) != x.rows*x.columns || n.in[k].typ.Shape[n.in[k].typ.Rank()-1] != x.columns {
-			return false
-		}
-		fused.bias = &row
+	case !x.inputGrad && n.op.Kind == ir.Add && k >= 0 && last.bias == nil && addsRow(n, 1-k, &x):
+		fused.bias = &n.in[1-k]
 	default:
-		return false
-	}
-	if n.op.Kind != ir.Add && n.in[0].id != last.out.id {
 		return false
 	}
 	fused.out = n.out
@@ -77,4 +63,12 @@ func join(last, n *node) bool {
 	}
 	*last = fused
 	return true
+}
+
+// addsRow reports whether operand k of an addition to a product is a row that is added to each of its rows.
+func addsRow(n *node, k int, x *matrices) bool {
+	row := n.in[k]
+	rank := row.typ.Rank()
+	return rank > 0 && row.typ.Shape[rank-1] == x.columns && row.typ.Elems() == x.columns && row.form == plan.Rows &&
+		n.out.typ.Equal(n.in[1-k].typ) && n.out.typ.Shape[n.out.typ.Rank()-1] == x.columns
 }

@@ -38,8 +38,8 @@ func matricesOf(n *node) matrices {
 	return x
 }
 
-// packedRows and packedColumns are the shape of the right side as it is packed: [inner, columns] for MatMul, its
-// transpose for MatMulInputGrad.
+// packedShape is the shape of the right side as it is packed: [inner, columns] for MatMul, its transpose for
+// MatMulInputGrad.
 func (x *matrices) packedShape() (rows, columns int) {
 	if x.inputGrad {
 		return x.columns, x.inner

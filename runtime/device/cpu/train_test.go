@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/ir/interp"
 	"github.com/ppc-lang/ppc/passes/autodiff"
@@ -207,6 +209,40 @@ func TestForms(t *testing.T) {
 	for _, want := range []string{"1kn2", "1nk2", "2rows2", "2kn2", "1rows2", "1rows1"} {
 		if !slices.Contains(got, want) {
 			t.Errorf("no parameter of form %s among %v", want, got)
+		}
+	}
+}
+
+// TestPackingKeepsBits: weights that have another use (they are printed) are kept row-major, and nothing else changes.
+func TestPackingKeepsBits(t *testing.T) {
+	for _, path := range kernel.Available() {
+		for _, transposed := range []bool{false, true} {
+			var want map[string][]float32
+			for _, packed := range []bool{true, false} {
+				b := newModel()
+				mlpLayers(b, 0, transposed)
+				if !packed {
+					for _, w := range b.entry.ParamReads() {
+						b.emit(ir.Print, -1, []ir.ValueID{w})
+					}
+				}
+				r := open(t, compile(t, b.spec(3, 1, sgd(), ""), 3), device.Options{Path: path})
+				for _, it := range r.plan.Stages[0].Areas[r.plan.Stages[0].Params[0].Value.Area].Items {
+					if it.Type.Rank() == 2 && (it.Form != plan.Rows) != packed {
+						t.Fatalf("%s has form %d", it.Name, it.Form)
+					}
+				}
+				r.initial()
+				for step := range 3 {
+					r.load(step)
+					r.step(3, false)
+				}
+				if want == nil {
+					want = r.params()
+				} else if !cmp.Equal(want, r.params()) {
+					t.Errorf("%s, transposed %v: parameters differ", path, transposed)
+				}
+			}
 		}
 	}
 }

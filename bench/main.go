@@ -1,0 +1,62 @@
+// Command bench measures ppc and prints each figure as a table. Figures of one run may be compared with each other, not
+// with those of another machine.
+//
+//	go run ./bench tutorial [-data DIR]   steps per second of the tutorial on one and two ranks
+//	go run ./bench gemm                   matrix products against gonum
+//	go run ./bench compile                compile time against layers and micro-batches, process start included
+//	go run ./bench models [-n N]          random models on every cut against the unsplit program
+//	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|gemm|compile|models|accuracy [flags]")
+		os.Exit(2)
+	}
+	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
+	data := flags.String("data", "examples/mnist/data", "folder of MNIST")
+	n := flags.Int("n", 2000, "number of models")
+	runs := flags.Int("runs", 7, "repetitions; the median counts")
+	flags.Parse(os.Args[2:])
+	var err error
+	switch os.Args[1] {
+	case "tutorial":
+		err = tutorial(*data, *runs)
+	case "gemm":
+		err = gemm(*runs)
+	case "compile":
+		err = compileTimes(*runs)
+	case "models":
+		err = models(*n)
+	case "accuracy":
+		err = accuracy(*data)
+	default:
+		err = fmt.Errorf("unknown benchmark %q", os.Args[1])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// median, least and most of some figures.
+func spread(v []float64) (median, least, most float64) {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	return v[len(v)/2], v[0], v[len(v)-1]
+}
+
+// seconds runs f and returns how long it took.
+func seconds(f func()) float64 {
+	start := time.Now()
+	f()
+	return time.Since(start).Seconds()
+}
