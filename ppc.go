@@ -157,6 +157,10 @@ func Device(name string, p *plan.Plan) (device.Open, error) {
 	case "cpu":
 		return cpu.Open, nil
 	case "emulator":
+		if p.Target == "none" {
+			return nil, diag.List{diag.Errorf(diag.BadTarget, diag.Range{}, "the emulator runs the kernels of a chip; this program was compiled for none").
+				WithRepair("compile with -target, for example 910b3")}
+		}
 		out, err := ascend.Generate(p)
 		if err != nil {
 			return nil, err
