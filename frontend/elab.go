@@ -18,7 +18,7 @@ import (
 // Bounds of one run, so that a short program cannot ask for endless work.
 const (
 	maxInstances = 100_000   // cells
-	maxSteps     = 5_000_000 // statements and expressions
+	maxSteps     = 2_000_000 // statements and expressions
 	maxItems     = 1_000_000 // items of one sequence
 	maxElements  = 1 << 40   // elements of one tensor
 	maxBits      = 4096      // of an exact number

@@ -302,8 +302,12 @@ func inferCrossEntropy(in []Type, _ Attrs) ([]Type, error) {
 }
 
 func inferCrossEntropyGrad(in []Type, attrs Attrs) ([]Type, error) {
-	if _, err := inferCrossEntropy(in[:2], attrs); err != nil {
+	rows, err := inferCrossEntropy(in[:2], attrs)
+	if err != nil {
 		return nil, err
+	}
+	if !in[2].Equal(rows[0]) {
+		return nil, fmt.Errorf("the gradient of cross entropy is %s, wants %s", in[2], rows[0])
 	}
 	return []Type{in[0]}, nil
 }

@@ -155,9 +155,7 @@ func Run(ctx context.Context, spec *plan.Spec, opt Options) (p *plan.Plan, timin
 func (s *state) text() string {
 	m := ir.NewModule(s.spec.Module.Name)
 	m.Params = s.spec.Module.Params
-	for _, f := range s.entries {
-		m.Funcs = append(m.Funcs, f)
-	}
+	m.Funcs = append(m.Funcs, s.entries...)
 	for _, q := range s.programs {
 		for _, part := range q.Parts {
 			for _, f := range part.Funcs {

@@ -28,8 +28,11 @@ const (
 )
 
 // Read reads a bundle and checks version, hashes and bounds. It trusts nothing else in it. Errors are diagnostics.
-func Read(dir string) (*Plan, error) {
-	p, err := read(os.DirFS(dir))
+func Read(dir string) (*Plan, error) { return ReadFS(os.DirFS(dir), dir) }
+
+// ReadFS reads a bundle from a file system; name stands for it in diagnostics.
+func ReadFS(dir fs.FS, name string) (*Plan, error) {
+	p, err := read(dir)
 	if err == nil {
 		return p, nil
 	}
@@ -37,7 +40,7 @@ func Read(dir string) (*Plan, error) {
 	if errors.Is(err, errVersion) {
 		code = diag.BundleVersion
 	}
-	return nil, diag.List{diag.Errorf(code, diag.At(diag.Pos{File: dir}), "%v", err).WithRepair("compile the model again")}
+	return nil, diag.List{diag.Errorf(code, diag.At(diag.Pos{File: name}), "%v", err).WithRepair("compile the model again")}
 }
 
 var errVersion = errors.New("the bundle has another version")
@@ -46,7 +49,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	// Indices and sizes of a bundle are checked where they are used; what is missed ends here.
 	defer func() {
 		if x := recover(); x != nil {
-			p, err = nil, fmt.Errorf("the bundle is not consistent (%v)", x)
+			p, err = nil, errors.New("the bundle is not consistent")
 		}
 	}()
 	r := &reader{dir: dir}
@@ -202,7 +205,7 @@ func (r *reader) module() error {
 		}
 		args := strings.Fields(row[5])
 		for i, a := range args {
-			if !strings.ContainsAny(a, ".enI") {
+			if !strings.ContainsAny(a, ".enIN") {
 				args[i] += ".0"
 			}
 		}
@@ -289,6 +292,9 @@ func (r *reader) stages() error {
 		var err error
 		if st.Seed, err = parseRef(d.Seed); err != nil {
 			return err
+		}
+		if (st.Seed.Area < 0) != (st.Seed.Item < 0) {
+			return fmt.Errorf("%s: the seed of a stage is malformed", planFile)
 		}
 		if len(d.Inputs) != len(r.doc.Programs) {
 			return fmt.Errorf("%s: inputs of a stage do not fit the programs", planFile)

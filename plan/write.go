@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/csv"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -167,7 +168,7 @@ func Write(dir string, p *Plan, extra []File) error {
 	dir = filepath.Clean(dir)
 	if _, err := os.Lstat(dir); err == nil {
 		if _, err := os.Stat(filepath.Join(dir, planFile)); err != nil {
-			return fmt.Errorf("%s exists and is not a bundle; it is left as it is", dir)
+			return errors.New("something that is no bundle has this name; it is left as it is")
 		}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -105,7 +106,6 @@ type runner struct {
 	dead     atomic.Bool
 	norms    []chan []float64 // by stage
 	result   Result
-	evals    [][]*tally // by program and stage
 }
 
 // Run trains (and then evaluates) as the plan says.
@@ -144,7 +144,7 @@ func (r *runner) openData() error {
 			continue
 		}
 		if q.Dataset == nil {
-			return fmt.Errorf("block %s has no `dataset`: there is nothing to run on", q.Name)
+			return badData(diag.BadDataset, "", "block %s has no `dataset`: there is nothing to run on", q.Name)
 		}
 		path := q.Dataset.Path
 		if q.Dataset.Env != "" && r.opt.Getenv != nil {
@@ -163,7 +163,7 @@ func (r *runner) openData() error {
 		if err != nil {
 			return err
 		}
-		if err := fits(q, d); err != nil {
+		if err := fits(q, d, path); err != nil {
 			return err
 		}
 		r.datasets[i] = d
@@ -172,7 +172,7 @@ func (r *runner) openData() error {
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
-		return fmt.Errorf("the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
+		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
 	}
 	if !q.Train {
 		return nil
@@ -191,11 +191,16 @@ func (r *runner) openData() error {
 	return nil
 }
 
+// badData reports data that a run cannot use.
+func badData(code diag.Code, path, format string, args ...any) error {
+	return diag.List{diag.Errorf(code, diag.At(diag.Pos{File: path}), format, args...)}
+}
+
 // fits checks the columns of a dataset against the inputs of a program.
-func fits(q *plan.Program, d *data.Dataset) error {
+func fits(q *plan.Program, d *data.Dataset, path string) error {
 	cols := d.Columns()
 	if len(cols) < len(q.Inputs) {
-		return fmt.Errorf("the data of block %s has %d columns, the block has %d inputs", q.Name, len(cols), len(q.Inputs))
+		return badData(diag.BadDataFile, path, "the data of block %s has %d columns, the block has %d inputs", q.Name, len(cols), len(q.Inputs))
 	}
 	for i, in := range q.Inputs {
 		n, m := 1, 1
@@ -207,7 +212,7 @@ func fits(q *plan.Program, d *data.Dataset) error {
 		}
 		wantFloat := in.Type.DType == ir.F32
 		if n != m || wantFloat != cols[i].DType.IsFloat() {
-			return fmt.Errorf("input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
+			return badData(diag.BadDataFile, path, "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
 				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, cols[i].DType, ir.ShapeString(cols[i].Shape))
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, shared, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -57,6 +57,25 @@ func passes(p *plan.Plan, q *plan.Program) error {
 			if due && n != q.MicroBatches || !due && k > 0 && n != 0 {
 				return fmt.Errorf("chunk %d runs %s %d times, wants %d", c.ID, plan.ActionKind(k), n, q.MicroBatches)
 			}
+		}
+	}
+	return nil
+}
+
+// updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
+// has one.
+func updates(_ *plan.Plan, q *plan.Program) error {
+	for s, list := range q.Actions {
+		n := 0
+		for _, a := range list {
+			if a.Kind == plan.Update {
+				n++
+			} else if n > 0 && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
+				return fmt.Errorf("stage %d: %s behind the update", s, a.Kind)
+			}
+		}
+		if q.Train && n != 1 || !q.Train && n != 0 {
+			return fmt.Errorf("stage %d: the step has %d updates", s, n)
 		}
 	}
 	return nil
