@@ -15,6 +15,8 @@ type Device interface {
 	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters, Gradients and
 	// OptState are not reached this way: a device may keep them in a form of its own.
 	Buffer(ref plan.Ref, slot int) []byte
+	// Step tells the number of the training step that begins, from 0: random numbers depend on it.
+	Step(n uint32)
 	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one. A pass
 	// without function does nothing.
 	Run(program, chunk int, pass ir.Pass, lo, hi int) error
@@ -39,6 +41,8 @@ type Pending struct{ Chunk, Lo, Hi int }
 type Options struct {
 	// Path selects the kernels of the cpu device: generic, avx2, avx512; "" is the best of the machine.
 	Path string
+	// Seed of random operations.
+	Seed uint32
 	// Poison makes the device fill buffers with NaN at the end of their planned life (tests).
 	Poison bool
 	// Print receives what print, summary and tensor_dump operations show. data is valid during the call.

@@ -210,7 +210,9 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 		for _, a := range sums {
 			for _, q := range pending {
 				if q.Chunk == a.chunk {
-					m.accumulate(a, q.Lo, q.Hi)
+					if err := m.accumulate(a, q.Lo, q.Hi); err != nil {
+						return err
+					}
 				}
 			}
 		}

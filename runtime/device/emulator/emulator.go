@@ -160,6 +160,9 @@ func (m *machine) Buffer(ref plan.Ref, slot int) []byte {
 	return m.memory(p, slot)
 }
 
+// Step implements device.Device. The code generator has no random operations.
+func (m *machine) Step(uint32) {}
+
 // Run implements device.Device.
 func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	for micro := lo; micro < hi; micro++ {
