@@ -252,11 +252,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 		k.dev = dev
 		k.prepare()
-		if o := r.plan.Optimizer; o != nil {
-			for _, x := range o.Scalars {
-				k.scalars = append(k.scalars, float32(x.Value))
-			}
-		}
 		st := r.plan.Stages[s]
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
@@ -342,7 +337,7 @@ func (r *runner) train(k *rank) error {
 		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch); err != nil {
 			return err
 		}
-		k.dev.Step(uint32(n))
+		k.begin(n)
 		if err := k.run(0, squares); err != nil {
 			return err
 		}

@@ -24,8 +24,9 @@ type Device interface {
 	// of squares of each trained parameter's gradient in squares (by Stage.Params; float64).
 	FoldGradients(squares []float64) error
 	// Update runs the optimizer on all parameters of the stage. Pending weight passes run first, in the order given; a
-	// device may run each parameter's update right behind its last accumulation. folded says that FoldGradients ran.
-	Update(program int, pending []Pending, scalars []float32, folded bool) error
+	// device may run each parameter's update right behind its last accumulation. scalars are those of the step, as
+	// plan.Optimizer.At gives them. folded says that FoldGradients ran.
+	Update(program int, pending []Pending, scalars [][]float32, folded bool) error
 	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form.
 	SetParam(i int, v []float32) error
 	Param(i int, v []float32) error

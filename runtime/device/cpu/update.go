@@ -15,6 +15,7 @@ type parameter struct {
 	name         string
 	typ          ir.Type
 	form         plan.Form
+	group        int // of the optimizer's scalars
 	k, n         int // of the packed form
 	value        []float32
 	accumulators [][]float32
@@ -34,6 +35,9 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 		}
 		f.params[sp.Param] = value
 		p := parameter{name: sp.Param.Name, typ: sp.Param.Type, form: value.form, value: m.at(value.place, 0)}
+		if o := m.plan.Optimizer; o != nil {
+			p.group = o.GroupOf(p.name)
+		}
 		if p.form != plan.Rows {
 			p.k, p.n = p.typ.Shape[0], p.typ.Shape[1]
 			if p.form == plan.NK {
@@ -169,7 +173,7 @@ func (m *machine) fold(p *parameter) {
 var errFolded = errors.New("cpu device: a weight pass is pending after the gradients were folded")
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, folded bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, folded bool) error {
 	if program < 0 || program >= len(m.programs) || m.programs[program].sums == nil {
 		return fmt.Errorf("cpu device: program %d does not train", program)
 	}
@@ -181,10 +185,10 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			return err
 		}
 	}
-	if err := m.update.scalars(scalars); err != nil {
-		return err
-	}
 	for i := range m.params {
+		if err := m.update.scalars(scalars, m.params[i].group); err != nil {
+			return err
+		}
 		if err := m.updateParam(&m.params[i], m.programs[program].sums[i], pending, folded); err != nil {
 			return err
 		}

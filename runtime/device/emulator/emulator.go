@@ -254,7 +254,7 @@ func (m *machine) FoldGradients(squares []float64) error {
 }
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, _ bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, _ bool) error {
 	for _, w := range pending {
 		if err := m.Run(program, w.Chunk, ir.WeightPass, w.Lo, w.Hi); err != nil {
 			return err
@@ -275,7 +275,7 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			}
 			m.args = append(m.args, ascend.BufferArg(m.at(p, 0)))
 		}
-		for _, v := range scalars {
+		for _, v := range scalars[m.plan.Optimizer.GroupOf(sp.Param.Name)] {
 			m.args = append(m.args, ascend.Float32Arg(v))
 		}
 		if err := m.server.Launch(u.Kernel, u.Blocks, m.args); err != nil {
