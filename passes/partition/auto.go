@@ -47,6 +47,12 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
+	constant := f.Constants()
+	for _, op := range f.Ops {
+		if len(op.Results) > 0 && constant[op.Results[0]] {
+			chunk[op.ID] = cloned
+		}
+	}
 	start := 0
 	for s, end := range cutChain(f, units, stages) {
 		for _, u := range units[start:end] {
@@ -155,17 +161,20 @@ func pieces(n int) string {
 	return fmt.Sprintf("%d pieces", n)
 }
 
-// weigh lists the forward operations of f with their cost and that of their gradient operations. The readers of a
+// weigh lists the forward operations of f, constants aside, with their cost and that of their gradient operations. The readers of a
 // parameter, and all that stands between them, are one unit: a parameter lives on one stage.
 func weigh(f *ir.Func, c *coster) []unit {
 	var ops []*ir.Op
 	var costs []float64
 	place := make([]int, f.NumOps())
-	root := f.Roots()
+	root, constant := f.Roots(), f.Constants()
 	first := map[*ir.Param]int{}
 	joined := []int{} // by place: the last place that must be with it
+	skipped := make([]bool, f.NumOps())
 	for _, op := range f.Ops {
 		switch {
+		case len(op.Results) > 0 && constant[op.Results[0]], skipped[op.Forward]:
+			skipped[op.ID] = true
 		case op.Pass == ir.ForwardPass:
 			n := len(ops)
 			place[op.ID] = n
@@ -207,7 +216,10 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	}
 	limit := bottleneck(prefix, stages) * (1 + 1e-12)
 
-	at := make([]int, f.NumOps()) // place of an operation among the units
+	at := make([]int, f.NumOps()) // place of an operation among the units; behind them for constants, which never cross
+	for i := range at {
+		at[i] = n
+	}
 	for i, u := range units {
 		for _, op := range u.ops {
 			at[op.ID] = i
