@@ -59,6 +59,9 @@ func Generate(p *plan.Plan) (*Output, error) {
 	if memory == nil {
 		return nil, fmt.Errorf("the plan has no memory layout for %s", p.Target)
 	}
+	if errs := supported(p); errs.HasErrors() {
+		return nil, errs
+	}
 	out := &Output{}
 	for stage := range p.Stages {
 		s := &stageEmitter{plan: p, stage: stage, chip: c, memory: &memory.Stages[stage], index: map[string]int{}}
