@@ -29,7 +29,7 @@ func (d drawn) Int(name string, lo, hi int) int { return rapid.IntRange(lo, hi).
 // Every drawn model compiles for every cut, schedule and micro-batch count.
 func TestRandomModelsCompile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := modelgen.Draw(drawn{t})
+		m := modelgen.DrawDecoder(drawn{t})
 		for _, cut := range m.Cuts {
 			for _, schedule := range []string{"gpipe", "1f1b"} {
 				_, err := Compile(context.Background(), Options{File: "random.pp", Source: []byte(m.With(cut)), Schedule: schedule, Verify: true})
@@ -110,7 +110,7 @@ func train(t testing.TB, p *plan.Plan, o runtime.Options) outcome {
 // at the end of their planned life.
 func TestRandomModelsEqual(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		m := modelgen.Draw(drawn{r})
+		m := modelgen.DrawDecoder(drawn{r})
 		file := writeData(t, &m, 2*m.Batch)
 		path := rapid.SampledFrom(kernel.Available()).Draw(r, "path")
 		reduction := rapid.SampledFrom([]string{"sum", "mean"}).Draw(r, "reduction")

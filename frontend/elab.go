@@ -86,6 +86,7 @@ type elaborator struct {
 	stages     int  // value of the name stages; 0 when nobody gave one
 	stagesRead bool // a mark or shape depends on the name stages
 	training   bool
+	buffers    bool // cells may have buffers: the optimizer is elaborated
 	unsplit    bool // marks are checked and then left out
 	steps      int
 	halted     bool

@@ -165,9 +165,23 @@ func (r *reader) header() error {
 		return fmt.Errorf("%s: %w", optimizerFile, err)
 	}
 	o := d.Optimizer
-	r.p.Optimizer = &Optimizer{Name: o.Name, Func: m.Func(o.Func), States: o.States, Scalars: o.Scalars}
+	r.p.Optimizer = &Optimizer{Name: o.Name, Func: m.Func(o.Func), States: o.States, Scalars: o.Scalars, Groups: o.Groups}
 	if r.p.Optimizer.Func == nil || len(r.p.Optimizer.Func.Args) != 2+len(o.States)+len(o.Scalars) || len(r.p.Optimizer.Func.Results) != 1+len(o.States) {
 		return fmt.Errorf("%s: the function does not fit", optimizerFile)
+	}
+	lists := [][]Scalar{o.Scalars}
+	for _, g := range o.Groups {
+		if len(g.Scalars) != len(o.Scalars) {
+			return fmt.Errorf("%s: a group of the optimizer does not fit", planFile)
+		}
+		lists = append(lists, g.Scalars)
+	}
+	for _, list := range lists {
+		for _, s := range list {
+			if err := s.Schedule.Check(); err != nil {
+				return fmt.Errorf("%s: %w", planFile, err)
+			}
+		}
 	}
 	return nil
 }

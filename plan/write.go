@@ -68,6 +68,7 @@ type (
 		Func    string   `yaml:"func"`
 		States  []State  `yaml:"states,omitempty"`
 		Scalars []Scalar `yaml:"scalars,omitempty"`
+		Groups  []Group  `yaml:"groups,omitempty"`
 	}
 	programDoc struct {
 		Name         string     `yaml:"name"`
@@ -230,7 +231,7 @@ func document(p *Plan) *planDoc {
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
 	if o := p.Optimizer; o != nil {
-		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars}
+		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
 		x := programDoc{Name: q.Name, Train: q.Train, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}

@@ -24,7 +24,7 @@ type rank struct {
 	spin     spinner
 	links    [][]*link // by program, then its messages and its shared messages
 	programs []*rankProgram
-	scalars  []float32
+	scalars  [][]float32      // of this step: see plan.Optimizer.At
 	pending  []device.Pending // weight passes that have not run yet
 }
 
@@ -178,6 +178,14 @@ func ints(b []byte) []int32 {
 
 func (o *outputBuffer) at(micro int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(o.micros[micro])))
+}
+
+// begin tells the device which training step comes, from 0.
+func (r *rank) begin(step int) {
+	r.dev.Step(uint32(step))
+	if o := r.plan.Optimizer; o != nil {
+		r.scalars = o.At(step, r.scalars)
+	}
 }
 
 // run executes one step of a program. squares, if not nil, gets the sum of squares of every trained gradient.

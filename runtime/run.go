@@ -22,7 +22,7 @@ import (
 // Options of a run. The zero value trains as the plan says on nothing: Open must be set.
 type Options struct {
 	Open   device.Open
-	Device device.Options // Print is set by the runtime
+	Device device.Options // Print and Seed are set by the runtime
 	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
 	Steps int
 	// Epochs replaces the plan's, if positive.
@@ -244,6 +244,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k := &rank{stage: s, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
+		opt.Seed = r.opt.Seed
 		if r.opt.Log != nil {
 			opt.Print = printer(r.opt.Log(s))
 		}
@@ -253,11 +254,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 		k.dev = dev
 		k.prepare()
-		if o := r.plan.Optimizer; o != nil {
-			for _, x := range o.Scalars {
-				k.scalars = append(k.scalars, float32(x.Value))
-			}
-		}
 		st := r.plan.Stages[s]
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
@@ -343,6 +339,7 @@ func (r *runner) train(k *rank) error {
 		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch); err != nil {
 			return err
 		}
+		k.begin(n)
 		if err := k.run(0, squares); err != nil {
 			return err
 		}

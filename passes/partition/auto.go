@@ -45,6 +45,12 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
+	constant := f.Constants()
+	for _, op := range f.Ops {
+		if len(op.Results) > 0 && constant[op.Results[0]] {
+			chunk[op.ID] = cloned
+		}
+	}
 	start := 0
 	for s, end := range cutChain(f, units, stages) {
 		for _, u := range units[start:end] {
@@ -148,12 +154,16 @@ func pieces(n int) string {
 	return fmt.Sprintf("%d pieces", n)
 }
 
-// weigh lists the forward operations of f with their cost and that of their gradient operations.
+// weigh lists the forward operations of f, constants aside, with their cost and that of their gradient operations.
 func weigh(f *ir.Func, c *coster) []unit {
 	var units []unit
 	place := make([]int, f.NumOps())
+	constant := f.Constants()
+	skipped := make([]bool, f.NumOps())
 	for _, op := range f.Ops {
 		switch {
+		case len(op.Results) > 0 && constant[op.Results[0]], skipped[op.Forward]:
+			skipped[op.ID] = true
 		case op.Pass == ir.ForwardPass:
 			place[op.ID] = len(units)
 			units = append(units, unit{op, c.op(f, op)})
@@ -173,7 +183,10 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	}
 	limit := bottleneck(prefix, stages) * (1 + 1e-12)
 
-	at := make([]int, f.NumOps()) // place of an operation among the units
+	at := make([]int, f.NumOps()) // place of an operation among the units; behind them for constants, which never cross
+	for i := range at {
+		at[i] = n
+	}
 	for i, u := range units {
 		at[u.op.ID] = i
 	}

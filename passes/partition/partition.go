@@ -147,8 +147,13 @@ func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
 	chunk := make([]int, f.NumOps())
 	by := make([]*ir.Op, stages) // an operation of every stage
 	fx := &effects{has: map[*ir.Func]bool{}}
+	constant := f.Constants()
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass {
+			continue
+		}
+		if len(op.Results) > 0 && constant[op.Results[0]] {
+			chunk[op.ID] = cloned // also where a cell around it is marked: constants are never sent
 			continue
 		}
 		highest, from, inputsOnly := -1, (*ir.Op)(nil), true

@@ -83,7 +83,7 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
 	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
-	m.path, m.print = path, opt.Print
+	m.path, m.print, m.seed = path, opt.Print, opt.Seed
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
 	}
@@ -160,7 +160,9 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	}
 	if pass == ir.WeightPass {
 		for i := range c.sums {
-			m.accumulate(&c.sums[i], lo, hi)
+			if err := m.accumulate(&c.sums[i], lo, hi); err != nil {
+				return err
+			}
 		}
 	} else {
 		for micro := lo; micro < hi; micro++ {
@@ -172,6 +174,9 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	m.end(c, pass, lo, hi)
 	return nil
 }
+
+// Step implements device.Device.
+func (m *machine) Step(n uint32) { m.stepNumber = n }
 
 func (m *machine) code(program, chunk, lo, hi int) (*code, error) {
 	if program < 0 || program >= len(m.programs) || chunk < 0 || chunk >= len(m.programs[program].chunks) {
@@ -189,6 +194,7 @@ func (m *machine) code(program, chunk, lo, hi int) (*code, error) {
 
 // steps runs one micro-batch.
 func (m *machine) steps(list []instruction, micro int) error {
+	m.micro = uint32(micro)
 	for _, a := range m.pooled {
 		m.base[a] = m.arenas[a].slot(micro)
 	}

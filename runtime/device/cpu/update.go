@@ -16,6 +16,7 @@ type parameter struct {
 	typ          ir.Type
 	form         plan.Form
 	owned        bool // this stage folds the gradients and updates the parameter
+	group        int  // of the optimizer's scalars
 	k, n         int  // of the packed form
 	value        []float32
 	accumulators [][]float32
@@ -35,6 +36,9 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 		}
 		f.params[sp.Param] = value
 		p := parameter{name: sp.Param.Name, typ: sp.Param.Type, form: value.form, owned: sp.Owner == m.index, value: m.at(value.place, 0)}
+		if o := m.plan.Optimizer; o != nil {
+			p.group = o.GroupOf(p.name)
+		}
 		if p.form != plan.Rows {
 			p.k, p.n = p.typ.Shape[0], p.typ.Shape[1]
 			if p.form == plan.NK {
@@ -182,7 +186,7 @@ func (m *machine) fold(p *parameter) {
 var errFolded = errors.New("cpu device: a weight pass is pending after the gradients were folded")
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, folded bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, folded bool) error {
 	if program < 0 || program >= len(m.programs) || m.programs[program].sums == nil {
 		return fmt.Errorf("cpu device: program %d does not train", program)
 	}
@@ -194,10 +198,10 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			return err
 		}
 	}
-	if err := m.update.scalars(scalars); err != nil {
-		return err
-	}
 	for i := range m.params {
+		if err := m.update.scalars(scalars, m.params[i].group); err != nil {
+			return err
+		}
 		if err := m.updateParam(&m.params[i], m.programs[program].sums[i], pending, folded); err != nil {
 			return err
 		}
@@ -223,7 +227,9 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 		for _, a := range sums {
 			for _, q := range pending {
 				if a != nil && q.Chunk == a.chunk {
-					m.accumulate(a, q.Lo, q.Hi)
+					if err := m.accumulate(a, q.Lo, q.Hi); err != nil {
+						return err
+					}
 				}
 			}
 		}

@@ -161,6 +161,9 @@ func (m *machine) Buffer(ref plan.Ref, slot int) []byte {
 	return m.memory(p, slot)
 }
 
+// Step implements device.Device. The code generator has no random operations.
+func (m *machine) Step(uint32) {}
+
 // Run implements device.Device.
 func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	for micro := lo; micro < hi; micro++ {
@@ -252,7 +255,7 @@ func (m *machine) FoldGradients(squares []float64) error {
 }
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, _ bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, _ bool) error {
 	for _, w := range pending {
 		if err := m.Run(program, w.Chunk, ir.WeightPass, w.Lo, w.Hi); err != nil {
 			return err
@@ -273,7 +276,7 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			}
 			m.args = append(m.args, ascend.BufferArg(m.at(p, 0)))
 		}
-		for _, v := range scalars {
+		for _, v := range scalars[m.plan.Optimizer.GroupOf(sp.Param.Name)] {
 			m.args = append(m.args, ascend.Float32Arg(v))
 		}
 		if err := m.server.Launch(u.Kernel, u.Blocks, m.args); err != nil {
