@@ -48,8 +48,10 @@ func TestReferenceMLP(t *testing.T) {
 func TestReferenceGPT(t *testing.T) {
 	want := readReference(t, "gpt_tiny")
 	for _, path := range kernel.Available() {
-		p := compileFile(t, Options{File: gptFile}).Plan
-		want.compare(t, p, gptData, path, gptWeights(p))
+		for _, stages := range []int{1, 4} {
+			p := compileFile(t, Options{File: gptFile, Stages: stages}).Plan
+			want.compare(t, p, gptData, path, gptWeights(p))
+		}
 	}
 }
 
