@@ -34,6 +34,7 @@ func TestBundleRoundTrip(t *testing.T) {
 		{File: "examples/mnist/mnist.pp"},
 		{File: "examples/mnist/mnist_auto.pp", Stages: 3, Schedule: "gpipe"},
 		{File: "examples/mnist/mnist_auto.pp", Stages: 1, LazyInline: "off"},
+		{File: gptFile, Stages: 2},
 	} {
 		p := compileFile(t, o).Plan
 		dir := filepath.Join(t.TempDir(), "out")
