@@ -188,7 +188,7 @@ func TestPlantedFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			planted, shown := 0, 0
 			rapid.Check(t, func(r *rapid.T) {
-				m := modelgen.Draw(drawn{r})
+				m := modelgen.DrawDecoder(drawn{r})
 				if len(m.Cuts) < 2 {
 					return
 				}

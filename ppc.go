@@ -9,7 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path"
 	"strings"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
+	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -154,19 +157,23 @@ func Device(name string, p *plan.Plan) (device.Open, error) {
 	case "cpu":
 		return cpu.Open, nil
 	case "emulator":
+		if p.Target == "none" {
+			return nil, diag.List{diag.Errorf(diag.BadTarget, diag.Range{}, "the emulator runs the kernels of a chip; this program was compiled for none").
+				WithRepair("compile with -target, for example 910b3")}
+		}
 		out, err := ascend.Generate(p)
 		if err != nil {
 			return nil, err
 		}
 		return emulator.Opener(out.Stages), nil
 	case "ascend":
-		return nil, diag.List{diag.Errorf(diag.BadDevices, diag.Range{}, "the ascend device needs the vendor's runtime libraries, which this program does not load").
+		return nil, diag.List{diag.Errorf(diag.MissingTool, diag.Range{}, "the ascend device needs the vendor's runtime libraries, which this program does not load").
 			WithRepair("compile a bundle and use its run.sh where they are installed, or run with -device emulator")}
 	}
 	return nil, diag.List{diag.Errorf(diag.BadDevices, diag.Range{}, "unknown device `%s`", name).WithRepair("the devices are cpu, emulator and ascend")}
 }
 
-// Diagnostics returns the diagnostics in an error of Compile, or one that holds its text.
+// Diagnostics returns the diagnostics in an error of Compile; any other error is a fault of the compiler.
 func Diagnostics(err error) diag.List {
 	var list diag.List
 	if errors.As(err, &list) {
@@ -179,11 +186,23 @@ func Diagnostics(err error) diag.List {
 	if err == nil {
 		return nil
 	}
-	return diag.List{diag.Errorf(diag.Code("E9999"), diag.Range{}, "%s", fmt.Sprint(err))}
+	return diag.List{diag.Errorf(diag.CompilerFault, diag.Range{}, "%s", fmt.Sprint(err))}
 }
 
 // WriteBundle stores a result as a folder, whole or not at all. See package plan.
 func WriteBundle(dir string, r *Result) error { return plan.Write(dir, r.Plan, r.Code) }
 
-// ReadBundle reads a folder that WriteBundle made.
-func ReadBundle(dir string) (*plan.Plan, error) { return plan.Read(dir) }
+// ReadBundle reads a folder that WriteBundle made. It trusts nothing in it: the proof of package check is made again.
+func ReadBundle(dir string) (*plan.Plan, error) { return ReadBundleFS(os.DirFS(dir), dir) }
+
+// ReadBundleFS reads a bundle from a file system; name stands for it in diagnostics.
+func ReadBundleFS(dir fs.FS, name string) (*plan.Plan, error) {
+	p, err := plan.ReadFS(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := check.Run(p); err != nil {
+		return nil, diag.List{diag.Errorf(diag.BadBundle, diag.At(diag.Pos{File: name}), "%v", err).WithRepair("compile the model again")}
+	}
+	return p, nil
+}

@@ -30,7 +30,7 @@ func models(n int) error {
 	compared := 0
 	for k := range n {
 		src := random{rand.New(rand.NewPCG(uint64(k), 1))}
-		m := modelgen.Draw(src)
+		m := modelgen.DrawDecoder(src)
 		file, err := m.WriteData(dir, 2*m.Batch)
 		if err != nil {
 			return err

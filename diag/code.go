@@ -62,6 +62,8 @@ const (
 	CannotWrite     Code = "E1002"
 	RunFailed       Code = "E1003"
 	MissingTool     Code = "E1004"
+	BadCommandLine  Code = "E1005"
+	NotLaidOut      Code = "E0106"
 	CompilerFault   Code = "E1101"
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
@@ -128,6 +130,8 @@ var meanings = []Meaning{
 	{CannotWrite, "a file or folder that cannot be written"},
 	{RunFailed, "a rank that stopped with an error"},
 	{MissingTool, "a program or library that the machine does not have"},
+	{BadCommandLine, "a command line that ppc does not understand"},
+	{NotLaidOut, "a source file whose layout is not that of ppc fmt"},
 	{CompilerFault, "a fault of ppc itself"},
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},

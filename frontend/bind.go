@@ -161,6 +161,10 @@ func (v *env) coerce(x value, t *syntax.Type, at diag.Range, what string) value 
 		if _, ok := x.(boolean); !ok && !t.Tensor {
 			return wrong("a bool")
 		}
+	case "schedule":
+		if _, ok := x.(schedule); !ok && !isNumber {
+			return wrong("a number or a schedule")
+		}
 	case "string":
 		if _, ok := x.(text); !ok {
 			return wrong("a string")
@@ -180,7 +184,7 @@ func (v *env) coerce(x value, t *syntax.Type, at diag.Range, what string) value 
 	default:
 		if _, ok := ir.ParseDType(t.Name); !ok {
 			return v.fail(diag.Errorf(diag.UnknownName, t.At, "unknown type %q", t.Name).
-				WithRepair("int, float, bool, string, dtype, cell, param, or a tensor type such as f32[8, 4]"))
+				WithRepair("int, float, bool, string, dtype, schedule, cell, param, or a tensor type such as f32[8, 4]"))
 		}
 	}
 	if _, isDType := ir.ParseDType(t.Name); isDType && (t.Name != "bool" || t.Tensor) {

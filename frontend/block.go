@@ -22,6 +22,7 @@ type block struct {
 	inputs    []*input
 	construct *syntax.Construct
 	evals     []*syntax.Block
+	groups    *syntax.Map // of the optimizer
 	spec      *plan.Spec
 }
 
@@ -244,7 +245,12 @@ func (b *block) cells() {
 		if known && n.Text != "network" && n.Text != "loss" && n.Text != "optimizer" {
 			continue
 		}
-		x := b.eval(a.Values[0])
+		expr := a.Values[0]
+		if b.buffers = n.Text == "optimizer"; b.buffers {
+			expr = b.withoutGroups(expr)
+		}
+		x := b.eval(expr)
+		b.buffers = false
 		inst, ok := x.(*instance)
 		switch {
 		case isPoison(x):
@@ -375,7 +381,9 @@ func (b *block) register() {
 	}
 	if inst := b.member("optimizer"); inst != nil {
 		inst.walk(func(*instance) {}, func(p *storage) {
-			b.errorf(diag.NotSupported, diag.At(p.param.Pos), "an optimizer has no parameters")
+			if !p.buffer {
+				b.errorf(diag.NotSupported, diag.At(p.param.Pos), "an optimizer has no parameters; what it keeps is a `buffer`")
+			}
 		})
 	}
 	if network := cells[""]; network != nil {

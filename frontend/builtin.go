@@ -41,6 +41,7 @@ func init() {
 	x := []string{"x"}
 	for name, kind := range map[string]ir.Kind{
 		"relu": ir.Relu, "sigmoid": ir.Sigmoid, "tanh": ir.Tanh, "gelu": ir.Gelu, "identity": ir.Identity,
+		"softmax": ir.Softmax, "tril": ir.Tril,
 	} {
 		add(name, x, 0, opOf(kind))
 	}
@@ -48,6 +49,10 @@ func init() {
 		add(name, []string{"a", "b"}, 0, opOf(kind))
 	}
 	add("cross_entropy", []string{"logits", "label"}, 0, opOf(ir.CrossEntropy))
+	add("gather", []string{"table", "ids"}, 0, opOf(ir.Gather))
+	add("dropout", []string{"x", "p"}, 0, dropout)
+	add("split", []string{"x", "parts", "axis"}, 1, split)
+	add("rsqrt", x, 0, realOr(ir.Rsqrt, func(x float64) float64 { return 1 / math.Sqrt(x) }))
 	add("exp", x, 0, realOr(ir.Exp, math.Exp))
 	add("log", x, 0, realOr(ir.Log, math.Log))
 	add("sqrt", x, 0, realOr(ir.Sqrt, math.Sqrt))
@@ -72,13 +77,16 @@ func init() {
 	add("pow", []string{"x", "n"}, 0, power)
 	add("len", x, 0, length)
 	add("reversed", x, 0, reversed)
-	add("zeros", nil, 0, initOf("zeros"))
-	add("ones", nil, 0, initOf("ones"))
+	add("zeros", []string{"shape", "dtype"}, 2, filled("zeros", 0))
+	add("ones", []string{"shape", "dtype"}, 2, filled("ones", 1))
 	add("xavier_uniform", nil, 0, initOf("xavier_uniform"))
 	add("constant", []string{"value"}, 0, initOf("constant"))
 	add("normal", []string{"std"}, 0, initOf("normal"))
 	add("uniform", []string{"scale"}, 0, initOf("uniform"))
 	add("he_uniform", []string{"a"}, 1, initOf("he_uniform"))
+	add("warmup", []string{"steps", "then"}, 0, warmup)
+	add("cosine", []string{"max", "min", "steps"}, 0, cosine)
+	add("bias_correction", []string{"beta"}, 0, biasCorrection)
 	builtins["has"] = &builtin{name: "has", raw: has}
 	for name, kind := range map[string]ir.Kind{"print": ir.Print, "summary": ir.Summary, "tensor_dump": ir.TensorDump} {
 		builtins[name] = &builtin{name: name, raw: output(kind)}
@@ -288,6 +296,84 @@ func concat(v *env, args []argument, at diag.Range) value {
 		return poison{}
 	}
 	return v.emit(ir.Concat, slices.Clone(items), ir.Attrs{ir.IntAttr("axis", axis)}, at)
+}
+
+// split cuts an axis into equal parts.
+func split(v *env, args []argument, at diag.Range) value {
+	t, ok := v.operand(args[0], "split")
+	if !ok {
+		return poison{}
+	}
+	axis, ok1 := v.axis(args[2], t.Rank(), 0)
+	n, ok2 := v.wholeValue(args[1].value, args[1].at, "the number of parts")
+	if !ok1 || !ok2 {
+		return poison{}
+	}
+	if t.Rank() == 0 || n < 1 || t.Shape[axis]%n != 0 {
+		return v.errorf(diag.BadShape, at, "%s cannot be split into %d equal parts on axis %d", t, n, axis)
+	}
+	size := t.Shape[axis] / n
+	parts := make([]value, n)
+	for i := range parts {
+		parts[i] = v.emit(ir.Slice, []value{args[0].value}, ir.Attrs{ir.IntAttr("axis", axis), ir.IntAttr("start", i*size), ir.IntAttr("stop", (i+1)*size)}, at)
+		if isPoison(parts[i]) {
+			return poison{}
+		}
+	}
+	return list{parts}
+}
+
+// dropout is the identity outside of training.
+func dropout(v *env, args []argument, at diag.Range) value {
+	n, ok := args[1].value.(number)
+	if !ok {
+		return v.errorf(diag.WrongType, args[1].at, "the probability is a number, not %s", args[1].value.kind())
+	}
+	p := n.float()
+	if !(p >= 0 && p < 1) {
+		return v.errorf(diag.BadNumber, args[1].at, "a probability of %s is not possible; it is at least 0 and below 1", n)
+	}
+	if _, ok := v.operand(args[0], "dropout"); !ok {
+		return poison{}
+	}
+	if v.frame != nil && (!v.training || p == 0) {
+		return args[0].value
+	}
+	var key value = poison{}
+	if v.frame != nil {
+		key = v.frame.key(v.opPath("dropout"))
+	}
+	return v.emit(ir.Dropout, []value{args[0].value, key}, ir.Attrs{ir.FloatAttr("p", p)}, at)
+}
+
+// filled is an initialiser, or, given a shape, a tensor.
+func filled(kind string, with float64) func(v *env, args []argument, at diag.Range) value {
+	return func(v *env, args []argument, at diag.Range) value {
+		if args[0].value == nil {
+			if args[1].value != nil {
+				return v.errorf(diag.MissingArgument, at, "%s of an element type needs a shape", kind)
+			}
+			return initializer{ir.Init{Kind: kind}}
+		}
+		shape, ok := v.ints(args[0], "an item of `shape`")
+		if !ok {
+			return poison{}
+		}
+		elements := 1
+		for _, n := range shape {
+			if n < 1 || elements > maxElements/n {
+				return v.errorf(diag.BadShape, args[0].at, "a dimension of %d is not possible here", n)
+			}
+			elements *= n
+		}
+		d := dtype(ir.F32)
+		if args[1].value != nil {
+			if d, ok = args[1].value.(dtype); !ok {
+				return v.errorf(diag.WrongType, args[1].at, "`%s` wants an element type such as f32, not %s", kind, args[1].value.kind())
+			}
+		}
+		return v.emit(ir.Constant, nil, ir.Attrs{ir.DTypeAttr("dtype", ir.DType(d)), ir.IntsAttr("shape", shape), ir.FloatAttr("value", with)}, at)
+	}
 }
 
 func cast(v *env, args []argument, at diag.Range) value {

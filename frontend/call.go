@@ -8,6 +8,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend/syntax"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/ir/threefry"
 )
 
 // frame is a construct under elaboration: the function that it becomes and the
@@ -18,6 +19,9 @@ type frame struct {
 	params map[*storage]ir.ValueID
 	passed []*storage // parameters that the function takes, in declaration order at the end
 	locals map[string]value
+	sites  []string       // random ops inside, by path: the function takes a key for each, behind its parameters
+	keys   []ir.ValueID   // of the sites
+	calls  map[string]int // entry: calls of each random op so far
 
 	returned bool
 	result   value
@@ -28,6 +32,7 @@ type frame struct {
 type compiled struct {
 	fn     *ir.Func
 	passed []*storage
+	sites  []string
 	result value // its tensors stand for the function's results, in order
 	names  []string
 }
@@ -47,6 +52,33 @@ func (f *frame) param(p *storage) ir.ValueID {
 	}
 	f.params[p] = id
 	return id
+}
+
+// key gives the random op at a path the number that its random numbers depend on: the hash of its canonical name, which
+// is the path with the index of the call. Only the entry knows that index; cells take keys as arguments, so that equal
+// cells stay equal.
+func (f *frame) key(path string) value {
+	scalar := ir.Tensor(ir.I32)
+	if f.inst != nil {
+		id := f.fn.AddArg("instance", scalar)
+		f.sites, f.keys = append(f.sites, path), append(f.keys, id)
+		return tensor{id, scalar}
+	}
+	if f.calls == nil {
+		f.calls = map[string]int{}
+	}
+	hash := threefry.Hash(fmt.Sprintf("%s#%d", path, f.calls[path]))
+	f.calls[path]++
+	attrs := ir.Attrs{ir.DTypeAttr("dtype", ir.I32), ir.IntsAttr("shape", []int{}), ir.FloatAttr("value", float64(int32(hash)))}
+	return tensor{f.fn.MustEmit(ir.Constant, nil, attrs, ir.Unmarked(ir.Pos{})), scalar}
+}
+
+// opPath is the path of an op in the cell under elaboration.
+func (v *env) opPath(op string) string {
+	if v.inst == nil || v.inst.path() == "" {
+		return op
+	}
+	return v.inst.path() + "." + op
 }
 
 // call evaluates a call of a cell type, a cell or a function.
@@ -134,6 +166,9 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 	for _, p := range c.passed {
 		operands = append(operands, v.frame.param(p))
 	}
+	for _, path := range c.sites {
+		operands = append(operands, v.frame.key(path).(tensor).id)
+	}
 	where := ir.Unmarked(v.origin(at).Pos)
 	if where.Instance = inst.name; inst.name == "" {
 		where.Instance = "network" // the one cell without a name: paths start below it
@@ -184,11 +219,16 @@ func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
 	for _, p := range f.passed {
 		arguments = append(arguments, f.params[p])
 	}
+	f.arrange(append(arguments, f.keys...))
+	return &compiled{f.fn, f.passed, f.sites, f.result, f.names}
+}
+
+// arrange puts the arguments of the function in order.
+func (f *frame) arrange(arguments []ir.ValueID) {
+	f.fn.Args = arguments
 	for i, a := range arguments {
-		f.fn.Args[i] = a
 		f.fn.Value(a).Index = i
 	}
-	return &compiled{f.fn, f.passed, f.result, f.names}
 }
 
 // finish sets the results of the function. An argument as a result, or one
@@ -334,6 +374,10 @@ func (v *env) assignTo(t syntax.Expr, x value) {
 	case *syntax.Name:
 		if v.names[t.Text] != nil {
 			v.errorf(diag.ReadOnlyName, t.At, "%q is a loop variable and cannot be assigned", t.Text)
+			return
+		}
+		if p, ok := v.inst.buffer(t.Text); ok {
+			v.update(p, t, x)
 			return
 		}
 		if v.inst != nil && v.inst.members[t.Text] != nil {

@@ -41,6 +41,9 @@ type storage struct {
 	name  string // below the owner
 	stage int    // stage mark, -1 without
 	read  bool
+
+	buffer bool // declared with `buffer`: written by the construct, not trained
+	at     diag.Range
 }
 
 // path is the name of the cell below the network.
@@ -354,13 +357,22 @@ func (i *instance) walk(visit func(*instance), declare func(*storage)) {
 	}
 }
 
+// buffer gives the member of that name if it is a buffer.
+func (i *instance) buffer(name string) (*storage, bool) {
+	if i == nil {
+		return nil, false
+	}
+	p, ok := i.members[name].(*storage)
+	return p, ok && p.buffer && p.owner == i
+}
+
 // storage declares a parameter; it gets its path when the tree is complete.
 func (v *env) storage(s *syntax.Storage) {
-	if s.Buffer {
-		v.errorf(diag.NotSupported, s.At, "buffers are not built yet")
+	if s.Buffer && !v.buffers {
+		v.errorf(diag.NotSupported, s.At, "buffers are not built yet, except in optimizers")
 		return
 	}
-	p := &storage{owner: v.inst, name: s.Name.Text, stage: -1}
+	p := &storage{owner: v.inst, name: s.Name.Text, stage: -1, buffer: s.Buffer, at: s.At}
 	init := s.Default
 	if init == nil {
 		v.fail(diag.Errorf(diag.NeedInitializer, s.Name.At, "the parameter %q needs an initialiser", s.Name.Text).

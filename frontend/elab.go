@@ -18,7 +18,7 @@ import (
 // Bounds of one run, so that a short program cannot ask for endless work.
 const (
 	maxInstances = 100_000   // cells
-	maxSteps     = 5_000_000 // statements and expressions
+	maxSteps     = 2_000_000 // statements and expressions
 	maxItems     = 1_000_000 // items of one sequence
 	maxElements  = 1 << 40   // elements of one tensor
 	maxBits      = 4096      // of an exact number
@@ -86,6 +86,7 @@ type elaborator struct {
 	stages     int  // value of the name stages; 0 when nobody gave one
 	stagesRead bool // a mark or shape depends on the name stages
 	training   bool
+	buffers    bool // cells may have buffers: the optimizer is elaborated
 	unsplit    bool // marks are checked and then left out
 	steps      int
 	halted     bool

@@ -7,43 +7,6 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// optimizer elaborates the update of one element of a parameter. The first two
-// arguments of its construct are element and gradient; each further one is a
-// scalar with the value of the cell's argument of that name.
-func (b *block) optimizer(inst *instance) {
-	params := inst.construct.Params
-	at := b.entries["optimizer"].Values[0].Range()
-	if len(params) < 2 {
-		b.errorf(diag.MissingArgument, at, "the construct of an optimizer takes a parameter and its gradient")
-		return
-	}
-	o := &plan.Optimizer{Name: inst.class.decl.Name.Text}
-	values := make([]value, len(params))
-	for i, p := range params {
-		values[i] = tensor{0, ir.Tensor(ir.F32)}
-		if i < 2 {
-			continue
-		}
-		n, ok := inst.args[p.Name.Text].(number)
-		if !ok {
-			b.errorf(diag.MissingArgument, at, "the optimizer %s has no number `%s`", o.Name, p.Name.Text)
-			return
-		}
-		o.Scalars = append(o.Scalars, plan.Scalar{Name: p.Name.Text, Value: n.float()})
-	}
-	inside := &env{elaborator: b.elaborator, file: inst.class.file, inst: inst, from: at}
-	c := inside.compile(inst, values, at)
-	if c == nil {
-		return
-	}
-	if t, ok := c.result.(tensor); !ok || !t.typ.Equal(ir.Tensor(ir.F32)) {
-		b.errorf(diag.BadReturn, at, "an optimizer returns the new value of the element, not %s", c.result.kind())
-		return
-	}
-	o.Func = c.fn
-	b.spec.Optimizer = o
-}
-
 // evaluation elaborates an eval block inside this one, and once more for single
 // rows, which serve the rows that do not fill a batch.
 func (b *block) evaluation(decl *syntax.Block) *plan.Spec {

@@ -49,6 +49,20 @@ func options(t *testing.T, text string) frontend.Options {
 	return o
 }
 
+// scalarTexts prints scalars with their schedules.
+func scalarTexts(list []plan.Scalar) (out []string) {
+	for _, s := range list {
+		text := fmt.Sprintf("{%s %v}", s.Name, s.Value)
+		if s.Schedule != nil {
+			var b strings.Builder
+			s.Schedule.Describe(&b)
+			text = fmt.Sprintf("{%s %s}", s.Name, b.String())
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
 var (
 	wantComment = regexp.MustCompile(`// want (.*)$`)
 	wantPattern = regexp.MustCompile("`([^`]*)`")
@@ -142,7 +156,10 @@ func describe(s *plan.Spec) string {
 		fmt.Fprintf(&b, "result %s ratio %t\n", r.Name, r.Ratio)
 	}
 	if o := s.Optimizer; o != nil {
-		fmt.Fprintf(&b, "optimizer %s by %s, states %v, scalars %v\n", o.Name, o.Func.Name, o.States, o.Scalars)
+		fmt.Fprintf(&b, "optimizer %s by %s, states %v, scalars %v\n", o.Name, o.Func.Name, o.States, scalarTexts(o.Scalars))
+		for _, g := range o.Groups {
+			fmt.Fprintf(&b, "  group %v: %v\n", g.Params, scalarTexts(g.Scalars))
+		}
 	}
 	if d := s.Dataset; d != nil {
 		fmt.Fprintf(&b, "dataset %s %q env %q split %q columns %v\n", d.Source, d.Path, d.Env, d.Split, d.Columns)

@@ -10,6 +10,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend/syntax"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 )
 
 // value is what an expression gives. Everything but a tensor is known at
@@ -51,6 +52,8 @@ type (
 	}
 	// initializer says how a parameter starts.
 	initializer struct{ ir.Init }
+	// schedule is a number that depends on the training step.
+	schedule struct{ plan.Schedule }
 	// ratio is a result to be divided once, over all micro-batches.
 	ratio struct{ sum, count tensor }
 	// cellList is the member that name[i] = ... fills; nil where nothing has
@@ -73,6 +76,7 @@ func (c *class) kind() string    { return "the cell type " + c.decl.Name.Text }
 func (f function) kind() string  { return "the function " + f.name }
 func (t tensor) kind() string    { return "a tensor " + t.typ.String() }
 func (initializer) kind() string { return "an initialiser" }
+func (schedule) kind() string    { return "a schedule" }
 func (ratio) kind() string       { return "a ratio" }
 func (*cellList) kind() string   { return "a list of cells" }
 func (i *instance) kind() string { return "a cell " + i.class.decl.Name.Text }
@@ -169,6 +173,8 @@ func key(b *strings.Builder, v value) {
 		b.WriteByte(']')
 	case interval:
 		fmt.Fprintf(b, "%d..%d", v.from, v.to)
+	case schedule:
+		v.Describe(b)
 	case ratio:
 		b.WriteString("ratio")
 	default: // reference values: identity is the pointer

@@ -85,7 +85,7 @@ func attrText(v any) string {
 // floatText prints a float so that it reads back as a float, never as an int.
 func floatText(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
-	if strings.ContainsAny(s, ".enI") {
+	if strings.ContainsAny(s, ".enIN") {
 		return s
 	}
 	return s + ".0"

@@ -21,6 +21,9 @@ type Gradient struct {
 	// SetMatMul gives the gradient x^T @ dy of operand i, a matrix ([n, k] if transposed). For a parameter it
 	// becomes matmul_accumulate, whose chain of multiply-adds runs on over micro-batches.
 	SetMatMul func(i int, x, dy ValueID, transposed bool)
+	// SetGather gives the gradient of operand i, a table: rows of dy added up at ids. For a parameter it becomes
+	// gather_accumulate, whose additions run on over micro-batches.
+	SetGather func(i int, ids, dy ValueID)
 	// OperandType and ResultType are forward types.
 	OperandType func(i int) Type
 	ResultType  func(i int) Type
@@ -170,6 +173,21 @@ func gradSqrt(g *Gradient) { // 1/(2 sqrt x)
 	half := g.emit(Scale, []ValueID{g.D(0)}, FloatAttr("factor", 0.5))
 	g.Set(0, g.emit(Div, []ValueID{half, g.Result(0)}))
 }
+
+func gradRsqrt(g *Gradient) { // -1/2 x^(-3/2)
+	r := g.Result(0)
+	cube := g.emit(Mul, []ValueID{g.emit(Mul, []ValueID{r, r}), r})
+	g.Set(0, g.emit(Scale, []ValueID{g.emit(Mul, []ValueID{g.D(0), cube})}, FloatAttr("factor", -0.5)))
+}
+
+func gradTril(g *Gradient) { g.Set(0, g.emit(Tril, []ValueID{g.D(0)})) }
+
+// gradDropout draws the mask again: the same key gives the same mask.
+func gradDropout(g *Gradient) {
+	g.Set(0, g.emit(Dropout, []ValueID{g.D(0), g.Operand(1)}, FloatAttr("p", g.Op.Attrs.Float("p"))))
+}
+
+func gradGather(g *Gradient) { g.SetGather(0, g.Operand(1), g.D(0)) }
 
 func gradAbs(g *Gradient) {
 	zero := g.emit(Constant, nil, DTypeAttr("dtype", g.ResultType(0).DType), FloatAttr("value", 0), IntsAttr("shape", []int{}))

@@ -302,8 +302,67 @@ func inferCrossEntropy(in []Type, _ Attrs) ([]Type, error) {
 }
 
 func inferCrossEntropyGrad(in []Type, attrs Attrs) ([]Type, error) {
-	if _, err := inferCrossEntropy(in[:2], attrs); err != nil {
+	rows, err := inferCrossEntropy(in[:2], attrs)
+	if err != nil {
 		return nil, err
 	}
+	if !in[2].Equal(rows[0]) {
+		return nil, fmt.Errorf("the gradient of cross entropy is %s, wants %s", in[2], rows[0])
+	}
 	return []Type{in[0]}, nil
+}
+
+func inferSoftmax(in []Type, attrs Attrs) ([]Type, error) {
+	if in[0].Rank() == 0 {
+		return nil, fmt.Errorf("softmax works on the last axis of a tensor, got %s", in[0])
+	}
+	return sameFloat(in, attrs)
+}
+
+func inferTril(in []Type, _ Attrs) ([]Type, error) {
+	if in[0].Rank() < 2 {
+		return nil, fmt.Errorf("wants a tensor with at least two axes, got %s", in[0])
+	}
+	return []Type{in[0]}, nil
+}
+
+func inferDropout(in []Type, attrs Attrs) ([]Type, error) {
+	if !in[1].Equal(Tensor(I32)) {
+		return nil, fmt.Errorf("the key of a random operation is i32[], got %s", in[1])
+	}
+	if p := attrs.Float("p"); !(p >= 0 && p < 1) {
+		return nil, fmt.Errorf("a probability of %g is not possible; it is at least 0 and below 1", p)
+	}
+	return sameFloat(in[:1], attrs)
+}
+
+func inferGather(in []Type, _ Attrs) ([]Type, error) {
+	table, ids := in[0], in[1]
+	if table.Rank() == 0 || ids.DType != I32 {
+		return nil, fmt.Errorf("wants a table with at least one axis and indices i32, got %s and %s", table, ids)
+	}
+	return []Type{{table.DType, append(append([]int{}, ids.Shape...), table.Shape[1:]...)}}, nil
+}
+
+func inferGatherGrad(in []Type, attrs Attrs) ([]Type, error) {
+	dy, ids := in[0], in[1]
+	rows := attrs.Int("rows")
+	if ids.DType != I32 || !dy.DType.IsFloat() || rows < 1 || dy.Rank() < ids.Rank() || !equalInts(dy.Shape[:ids.Rank()], ids.Shape) {
+		return nil, fmt.Errorf("gather_grad of %s at %s does not fit a table of %d rows", dy, ids, rows)
+	}
+	return []Type{{dy.DType, append([]int{rows}, dy.Shape[ids.Rank():]...)}}, nil
+}
+
+func inferGatherAccumulate(in []Type, _ Attrs) ([]Type, error) {
+	if in[0].Rank() == 0 {
+		return nil, fmt.Errorf("gather_accumulate wants a table, got %s", in[0])
+	}
+	want, err := inferGather(in[:2], nil)
+	if err != nil {
+		return nil, err
+	}
+	if !want[0].Equal(in[2]) || !in[2].DType.IsFloat() {
+		return nil, fmt.Errorf("gather_accumulate of %s at %s does not give %s", in[2], in[1], in[0])
+	}
+	return in[:1], nil
 }

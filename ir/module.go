@@ -307,6 +307,25 @@ func (f *Func) Uses() [][]Use {
 	return uses
 }
 
+// Constants tells, per value, whether it depends on constants only: such values are computed again where they are needed,
+// never kept for the gradient or sent.
+func (f *Func) Constants() []bool {
+	out := make([]bool, len(f.values))
+	for _, op := range f.Ops {
+		if op.Callee != nil || op.Kind.Info().Effect || len(op.Results) == 0 {
+			continue
+		}
+		only := true
+		for _, a := range op.Args {
+			only = only && out[a]
+		}
+		for _, r := range op.Results {
+			out[r] = only
+		}
+	}
+	return out
+}
+
 // Use is one operand of one operation.
 type Use struct {
 	Op      *Op

@@ -38,6 +38,7 @@ const (
 	Exp
 	Log
 	Sqrt
+	Rsqrt
 	Abs
 	Relu
 	Sigmoid
@@ -47,6 +48,13 @@ const (
 	SigmoidGrad
 	TanhGrad
 	GeluGrad
+	Softmax
+	SoftmaxGrad
+	Tril
+	Dropout
+	Gather
+	GatherGrad
+	GatherAccumulate
 	MatMul
 	MatMulAccumulate
 	Accumulate
@@ -78,6 +86,8 @@ type Info struct {
 	Elementwise bool
 	// Flops per result element; nil means one.
 	Flops func(in, out []Type, attrs Attrs) float64
+	// Bytes read and written; nil means all of the operands and results.
+	Bytes func(in, out []Type) int
 	// Gradient emits the vector-Jacobian product; nil where the operation has none (see grad.go).
 	Gradient func(*Gradient)
 }
@@ -147,6 +157,7 @@ func init() {
 		Exp:              {Name: "exp", Operands: 1, Infer: sameFloat, Elementwise: true, Flops: flopsEach(8), Gradient: gradExp},
 		Log:              {Name: "log", Operands: 1, Infer: sameFloat, Elementwise: true, Flops: flopsEach(8), Gradient: gradLog},
 		Sqrt:             {Name: "sqrt", Operands: 1, Infer: sameFloat, Elementwise: true, Flops: flopsEach(4), Gradient: gradSqrt},
+		Rsqrt:            {Name: "rsqrt", Operands: 1, Infer: sameFloat, Elementwise: true, Flops: flopsEach(5), Gradient: gradRsqrt},
 		Abs:              {Name: "abs", Operands: 1, Infer: sameFloat, Elementwise: true, Gradient: gradAbs},
 		Relu:             {Name: "relu", Operands: 1, Infer: sameFloat, Elementwise: true, Gradient: gradRelu},
 		Sigmoid:          {Name: "sigmoid", Operands: 1, Infer: sameFloat, Elementwise: true, Flops: flopsEach(10), Gradient: gradFromResult(SigmoidGrad)},
@@ -156,6 +167,13 @@ func init() {
 		SigmoidGrad:      {Name: "sigmoid_grad", Operands: 2, Infer: inferSameTwo, Elementwise: true, Flops: flopsEach(3)},
 		TanhGrad:         {Name: "tanh_grad", Operands: 2, Infer: inferSameTwo, Elementwise: true, Flops: flopsEach(3)},
 		GeluGrad:         {Name: "gelu_grad", Operands: 2, Infer: inferSameTwo, Elementwise: true, Flops: flopsEach(24)},
+		Softmax:          {Name: "softmax", Operands: 1, Infer: inferSoftmax, Flops: flopsEach(12), Gradient: gradFromResult(SoftmaxGrad)},
+		SoftmaxGrad:      {Name: "softmax_grad", Operands: 2, Infer: inferSameTwo, Flops: flopsEach(4)},
+		Tril:             {Name: "tril", Operands: 1, Infer: inferTril, Flops: noFlops, Gradient: gradTril},
+		Dropout:          {Name: "dropout", Operands: 2, Attrs: []AttrSpec{{"p", 0.0, false}}, Infer: inferDropout, Flops: flopsEach(60), Gradient: gradDropout},
+		Gather:           {Name: "gather", Operands: 2, Infer: inferGather, Flops: noFlops, Bytes: gatherBytes, Gradient: gradGather},
+		GatherGrad:       {Name: "gather_grad", Operands: 2, Attrs: []AttrSpec{{"rows", 0, false}}, Infer: inferGatherGrad, Flops: inFlops},
+		GatherAccumulate: {Name: "gather_accumulate", Operands: 3, Infer: inferGatherAccumulate, InPlace: true, Flops: func(in, _ []Type, _ Attrs) float64 { return float64(in[2].Elems()) }},
 		MatMul:           {Name: "matmul", Operands: 2, Attrs: []AttrSpec{{"transpose_a", false, true}, {"transpose_b", false, true}}, Infer: inferMatMul, Flops: matMulFlops, Gradient: gradMatMul},
 		MatMulAccumulate: {Name: "matmul_accumulate", Operands: 3, Attrs: []AttrSpec{{"transpose_b", false, true}}, Infer: inferMatMulAccumulate, InPlace: true, Flops: matMulAccumulateFlops},
 		Accumulate:       {Name: "accumulate", Operands: 2, Infer: inferSameTwo, InPlace: true},
@@ -212,6 +230,24 @@ func matMulAccumulateFlops(in, _ []Type, _ Attrs) float64 {
 	rows := in[1].Elems() / in[1].Shape[in[1].Rank()-1]
 	return 2 * float64(rows) * float64(in[0].Elems())
 }
+
+// Bytes that one operation reads and writes.
+func (k Kind) Bytes(in, out []Type) int {
+	if f := k.Info().Bytes; f != nil {
+		return f(in, out)
+	}
+	n := 0
+	for _, t := range in {
+		n += t.Bytes()
+	}
+	for _, t := range out {
+		n += t.Bytes()
+	}
+	return n
+}
+
+// gatherBytes: of the table only the rows that are asked for.
+func gatherBytes(in, out []Type) int { return in[1].Bytes() + 2*out[0].Bytes() }
 
 func checkOperands(info *Info, in []Type, attrs Attrs) error {
 	switch {

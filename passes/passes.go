@@ -61,9 +61,9 @@ var table = []pass{
 	{"lazyinline", "one function for equal cells", ir.Elaborated, runLazyInline},
 	{"autodiff", "the joint graph: forward, gradients, accumulations of one micro-batch", ir.Joint, runAutodiff},
 	{"partition", "chunks, boundaries, and the functions of each chunk", ir.Cut, runPartition},
-	{"sharedparam", "where a parameter lives that several chunks read", ir.Cut, runSharedParam},
 	{"split", "the functions of each chunk and the values that cross", ir.Cut, runSplit},
 	{"areas", "a place for every value that outlives a pass; messages", ir.Cut, runAreas},
+	{"sharedparam", "owners and messages of parameters that several stages read", ir.Cut, runSharedParam},
 	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
 	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
 	{"memplan", "slots, offsets and frames", ir.Cut, runMemPlan},
@@ -74,9 +74,10 @@ var table = []pass{
 var order = []struct{ before, after, reason string }{
 	{"lazyinline", "autodiff", "each different function is differentiated once"},
 	{"autodiff", "partition", "no cut may decide how gradients associate"},
-	{"partition", "sharedparam", "readers have stages only when coloured"},
-	{"sharedparam", "split", "parameters that must not cross are refused before they are cut"},
+	{"partition", "split", "functions are cut where colours change"},
 	{"split", "areas", "areas hold what the functions exchange"},
+	{"areas", "sharedparam", "copies of a parameter exist once its readers have places"},
+	{"sharedparam", "gradreduce", "the end of the step moves shared parameters"},
 	{"areas", "schedule", "messages exist once values have places"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
 	{"gradreduce", "memplan", "lifetimes follow the complete action lists"},
@@ -154,9 +155,7 @@ func Run(ctx context.Context, spec *plan.Spec, opt Options) (p *plan.Plan, timin
 func (s *state) text() string {
 	m := ir.NewModule(s.spec.Module.Name)
 	m.Params = s.spec.Module.Params
-	for _, f := range s.entries {
-		m.Funcs = append(m.Funcs, f)
-	}
+	m.Funcs = append(m.Funcs, s.entries...)
 	for _, q := range s.programs {
 		for _, part := range q.Parts {
 			for _, f := range part.Funcs {
@@ -217,11 +216,7 @@ func runPartition(s *state) error {
 }
 
 func runSharedParam(s *state) error {
-	for _, f := range s.entries {
-		if errs := sharedparam.Run(f); errs.HasErrors() {
-			return errs
-		}
-	}
+	sharedparam.Run(s.plan, s.programs[0])
 	return nil
 }
 

@@ -46,18 +46,11 @@ func (c *Costs) Op(k ir.Kind, in, out []ir.Type, attrs ir.Attrs) float64 {
 	if k.Info().View || k == ir.Constant {
 		return 0
 	}
-	bytes := 0
-	for _, t := range in {
-		bytes += t.Bytes()
-	}
-	for _, t := range out {
-		bytes += t.Bytes()
-	}
 	rate := c.VectorFlops
 	if k == ir.MatMul || k == ir.MatMulAccumulate {
 		rate = c.MatrixFlops
 	}
-	return max(k.Flops(in, out, attrs)/rate, float64(bytes)/c.Bandwidth) + c.Launch
+	return max(k.Flops(in, out, attrs)/rate, float64(k.Bytes(in, out))/c.Bandwidth) + c.Launch
 }
 
 // BlockElements is how many elements of a parameter the cpu device updates at a time: 8 KB of each operand.

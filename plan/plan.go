@@ -45,7 +45,8 @@ type Program struct {
 	Dataset  *Dataset
 	Chunks   []*Chunk
 	Messages []*Message
-	Actions  [][]Action // per stage
+	Shared   []*SharedMessage // once per step
+	Actions  [][]Action       // per stage
 	// Rest is the index in Plan.Programs of the program for one leftover row, -1 for none (rows are then dropped).
 	Rest int
 }
@@ -97,6 +98,29 @@ type Tensor struct {
 	From, To Ref
 }
 
+// SharedMessage carries what a parameter on several stages needs once per step: the gradients of its reads to the owner,
+// or the updated value from it.
+type SharedMessage struct {
+	ID       int
+	From, To int // stages
+	Value    bool
+	Tensors  []Tensor
+}
+
+// Sent tells which items a stage sends from. They live until they have left, also where their lifetime ends before.
+func (q *Program) Sent(stage int) map[Ref]bool {
+	out := map[Ref]bool{}
+	for _, m := range q.Messages {
+		if q.Chunks[m.From].Stage != stage {
+			continue
+		}
+		for _, t := range m.Tensors {
+			out[t.From] = true
+		}
+	}
+	return out
+}
+
 // Bytes of the message.
 func (m *Message) Bytes() int {
 	n := 0
@@ -118,10 +142,14 @@ const (
 	RecvForward
 	SendBackward
 	RecvBackward
-	Update // end of step: fold gradients, run the optimizer
+	Update   // end of step: fold gradients, run the optimizer
+	SendGrad // gradients of shared parameters, to their owner
+	RecvGrad
+	SendParam // updated shared parameters, from their owner
+	RecvParam
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -129,17 +157,24 @@ func (k ActionKind) String() string { return actionNames[k] }
 func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update }
 
 // IsSend and IsRecv report the direction of a transfer.
-func (k ActionKind) IsSend() bool { return k == SendForward || k == SendBackward }
+func (k ActionKind) IsSend() bool {
+	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam
+}
 
 // IsRecv reports whether the action receives a message.
-func (k ActionKind) IsRecv() bool { return k == RecvForward || k == RecvBackward }
+func (k ActionKind) IsRecv() bool {
+	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam
+}
+
+// IsShared reports whether the action is about a message of Program.Shared.
+func (k ActionKind) IsShared() bool { return k >= SendGrad }
 
 // Action is an element of a rank's program.
 type Action struct {
 	Kind    ActionKind
-	Chunk   int // -1 for Update
+	Chunk   int // -1 for Update and shared messages
 	Micro   int
-	Message int // index in Program.Messages; -1 for compute
+	Message int // index in Program.Messages, or in Program.Shared; -1 for compute
 	Peer    int // stage at the other end; -1 for compute
 }
 
@@ -224,7 +259,10 @@ type Stage struct {
 // StageParam is a parameter of a stage with its buffers. Accumulators has one entry per read of the parameter, in
 // program order; it is empty for parameters that are not trained. States are those of the optimizer.
 type StageParam struct {
-	Param        *ir.Param
+	Param *ir.Param
+	// Owner is the stage that folds the gradients and updates the parameter, the lowest that reads it. Its Accumulators are
+	// those of all reads; another stage has those of its own.
+	Owner        int
 	Value        Ref
 	Accumulators []Ref
 	States       []Ref

@@ -28,8 +28,11 @@ const (
 )
 
 // Read reads a bundle and checks version, hashes and bounds. It trusts nothing else in it. Errors are diagnostics.
-func Read(dir string) (*Plan, error) {
-	p, err := read(os.DirFS(dir))
+func Read(dir string) (*Plan, error) { return ReadFS(os.DirFS(dir), dir) }
+
+// ReadFS reads a bundle from a file system; name stands for it in diagnostics.
+func ReadFS(dir fs.FS, name string) (*Plan, error) {
+	p, err := read(dir)
 	if err == nil {
 		return p, nil
 	}
@@ -37,7 +40,7 @@ func Read(dir string) (*Plan, error) {
 	if errors.Is(err, errVersion) {
 		code = diag.BundleVersion
 	}
-	return nil, diag.List{diag.Errorf(code, diag.At(diag.Pos{File: dir}), "%v", err).WithRepair("compile the model again")}
+	return nil, diag.List{diag.Errorf(code, diag.At(diag.Pos{File: name}), "%v", err).WithRepair("compile the model again")}
 }
 
 var errVersion = errors.New("the bundle has another version")
@@ -46,7 +49,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	// Indices and sizes of a bundle are checked where they are used; what is missed ends here.
 	defer func() {
 		if x := recover(); x != nil {
-			p, err = nil, fmt.Errorf("the bundle is not consistent (%v)", x)
+			p, err = nil, errors.New("the bundle is not consistent")
 		}
 	}()
 	r := &reader{dir: dir}
@@ -74,7 +77,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	if err := r.hashes(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.actions, r.frames, r.check} {
+	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.shared, r.actions, r.frames, r.check} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -162,9 +165,23 @@ func (r *reader) header() error {
 		return fmt.Errorf("%s: %w", optimizerFile, err)
 	}
 	o := d.Optimizer
-	r.p.Optimizer = &Optimizer{Name: o.Name, Func: m.Func(o.Func), States: o.States, Scalars: o.Scalars}
+	r.p.Optimizer = &Optimizer{Name: o.Name, Func: m.Func(o.Func), States: o.States, Scalars: o.Scalars, Groups: o.Groups}
 	if r.p.Optimizer.Func == nil || len(r.p.Optimizer.Func.Args) != 2+len(o.States)+len(o.Scalars) || len(r.p.Optimizer.Func.Results) != 1+len(o.States) {
 		return fmt.Errorf("%s: the function does not fit", optimizerFile)
+	}
+	lists := [][]Scalar{o.Scalars}
+	for _, g := range o.Groups {
+		if len(g.Scalars) != len(o.Scalars) {
+			return fmt.Errorf("%s: a group of the optimizer does not fit", planFile)
+		}
+		lists = append(lists, g.Scalars)
+	}
+	for _, list := range lists {
+		for _, s := range list {
+			if err := s.Schedule.Check(); err != nil {
+				return fmt.Errorf("%s: %w", planFile, err)
+			}
+		}
 	}
 	return nil
 }
@@ -190,18 +207,23 @@ func (r *reader) module() error {
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "module %s\n", r.doc.Module)
+	last := ""
 	for _, row := range rows {
-		if l, ok := lines[row[1]]; ok {
+		if row[2] == last {
+			continue // the same parameter on a further stage
+		}
+		last = row[2]
+		if l, ok := lines[row[2]]; ok {
 			text.WriteString(l + "\n")
 			continue
 		}
-		args := strings.Fields(row[4])
+		args := strings.Fields(row[5])
 		for i, a := range args {
-			if !strings.ContainsAny(a, ".enI") {
+			if !strings.ContainsAny(a, ".enIN") {
 				args[i] += ".0"
 			}
 		}
-		fmt.Fprintf(&text, "param @%s : %s = %s(%s)\n", row[1], row[2], row[3], strings.Join(args, ", "))
+		fmt.Fprintf(&text, "param @%s : %s = %s(%s)\n", row[2], row[3], row[4], strings.Join(args, ", "))
 	}
 	seen := map[string]string{}
 	for s := range r.doc.Stages {
@@ -285,6 +307,9 @@ func (r *reader) stages() error {
 		if st.Seed, err = parseRef(d.Seed); err != nil {
 			return err
 		}
+		if (st.Seed.Area < 0) != (st.Seed.Item < 0) {
+			return fmt.Errorf("%s: the seed of a stage is malformed", planFile)
+		}
 		if len(d.Inputs) != len(r.doc.Programs) {
 			return fmt.Errorf("%s: inputs of a stage do not fit the programs", planFile)
 		}
@@ -349,26 +374,27 @@ func (r *reader) parameters() error {
 	if err != nil {
 		return err
 	}
-	for i, row := range rows {
+	for _, row := range rows {
 		s, err := strconv.Atoi(row[0])
-		if err != nil || s < -1 || s >= len(r.p.Stages) {
-			return fmt.Errorf("%s: %s is on an unknown stage", parametersFile, row[1])
+		owner, err2 := strconv.Atoi(row[1])
+		if err != nil || err2 != nil || s < -1 || s >= len(r.p.Stages) || owner < -1 || owner > s {
+			return fmt.Errorf("%s: %s is on an unknown stage", parametersFile, row[2])
 		}
 		if s < 0 {
 			continue
 		}
-		sp := StageParam{Param: r.p.Module.Params[i]}
-		if sp.Value, err = parseRef(row[5]); err == nil {
-			if sp.Accumulators, err = parseRefs(row[6]); err == nil {
-				sp.States, err = parseRefs(row[7])
+		sp := StageParam{Param: r.p.Module.Param(row[2]), Owner: owner}
+		if sp.Value, err = parseRef(row[6]); err == nil {
+			if sp.Accumulators, err = parseRefs(row[7]); err == nil {
+				sp.States, err = parseRefs(row[8])
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %s: %w", parametersFile, row[1], err)
+			return fmt.Errorf("%s: %s: %w", parametersFile, row[2], err)
 		}
 		for _, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
 			if it := r.item(s, ref); it == nil || !it.Type.Equal(sp.Param.Type) {
-				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[1])
+				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
 			}
 		}
 		r.p.Stages[s].Params = append(r.p.Stages[s].Params, sp)

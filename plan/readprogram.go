@@ -14,11 +14,17 @@ func (r *reader) programs() error {
 		if d.Batch < 1 || d.MicroBatches < 1 || d.MicroBatches > maxMicro || d.Batch%d.MicroBatches != 0 || d.Rest >= len(r.doc.Programs) || d.Rest < -1 {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
+		if d.Train && (i > 0 || r.p.Optimizer == nil) || d.Rest >= 0 && (d.Train || d.Rest != i+1) {
+			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
+		}
 		q := &Program{Name: d.Name, Train: d.Train, Batch: d.Batch, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
 		for _, in := range d.Inputs {
 			t, err := ir.ParseType(in.Type)
 			if err != nil {
 				return fmt.Errorf("%s: input %s: %w", planFile, in.Name, err)
+			}
+			if t.Rank() == 0 || !in.Whole && t.Shape[0] != d.Batch {
+				return fmt.Errorf("%s: input %s is %s, the batch has %d rows", planFile, in.Name, t, d.Batch)
 			}
 			q.Inputs = append(q.Inputs, Input{Name: in.Name, Type: t, Whole: in.Whole})
 		}
@@ -30,10 +36,20 @@ func (r *reader) programs() error {
 			s, err := strconv.Atoi(f[0])
 			t, err2 := ir.ParseType(f[1])
 			ref, err3 := parseRef(f[2])
-			if err != nil || err2 != nil || err3 != nil || r.item(s, ref) == nil || t.Bytes() != r.item(s, ref).Type.Bytes() {
+			if err != nil || err2 != nil || err3 != nil || !r.holds(s, ref, t) || t.DType != ir.F32 || t.Rank() != 0 || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
 				return fmt.Errorf("%s: output %q is malformed", planFile, o)
 			}
 			q.Outputs = append(q.Outputs, Output{s, t, ref})
+		}
+		values := 0
+		for _, res := range d.Results {
+			values++
+			if res.Ratio {
+				values++
+			}
+		}
+		if values != len(q.Outputs) || values == 0 {
+			return fmt.Errorf("%s: the outputs of %s do not fit its results", planFile, d.Name)
 		}
 		for c, cd := range d.Chunks {
 			if cd.Stage < 0 || cd.Stage >= r.doc.Stages || len(cd.Phases) != 3 {
@@ -52,15 +68,39 @@ func (r *reader) programs() error {
 			if len(st.Inputs[i]) != len(q.Inputs) {
 				return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 			}
-			for _, ref := range st.Inputs[i] {
-				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Slots != q.MicroBatches) {
+			for k, ref := range st.Inputs[i] {
+				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Slots != q.MicroBatches || !fitsInput(r.item(s, ref).Type, q, k)) {
 					return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 				}
 			}
 		}
 		r.p.Programs = append(r.p.Programs, q)
 	}
+	for i, q := range r.p.Programs {
+		if q.Rest >= 0 {
+			rest := r.p.Programs[q.Rest]
+			if rest.Batch != 1 || rest.Rest >= 0 || len(rest.Outputs) != len(q.Outputs) || len(rest.Inputs) != len(q.Inputs) {
+				return fmt.Errorf("%s: program %s does not fit the rows that program %d leaves over", planFile, rest.Name, i)
+			}
+		}
+	}
 	return nil
+}
+
+// fitsInput reports whether a buffer of that type holds a micro-batch of input k.
+func fitsInput(t ir.Type, q *Program, k int) bool {
+	in := q.Inputs[k]
+	n := in.Type.Elems()
+	if !in.Whole {
+		n /= q.MicroBatches
+	}
+	return t.DType == in.Type.DType && t.Elems() == n
+}
+
+// holds reports whether there is an item that keeps a value of that type.
+func (r *reader) holds(stage int, ref Ref, t ir.Type) bool {
+	it := r.item(stage, ref)
+	return it != nil && it.Type.DType == t.DType && it.Type.Elems() == t.Elems()
 }
 
 func (r *reader) phase(stage int, d phaseDoc) (Phase, error) {
@@ -83,7 +123,7 @@ func (r *reader) phase(stage int, d phaseDoc) (Phase, error) {
 			return false
 		}
 		for i, ref := range refs {
-			if it := r.item(stage, ref); it == nil || it.Type.Bytes() != ph.Func.TypeOf(values[i]).Bytes() {
+			if !r.holds(stage, ref, ph.Func.TypeOf(values[i])) {
 				return false
 			}
 		}
@@ -109,7 +149,7 @@ func (r *reader) messages() error {
 		if n[1] == len(q.Messages) {
 			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Window: n[4]})
 		}
-		if n[1] != len(q.Messages)-1 {
+		if n[1] < 0 || n[1] != len(q.Messages)-1 {
 			return fmt.Errorf("%s: message %d is out of order", boundariesFile, n[1])
 		}
 		m := q.Messages[n[1]]
@@ -122,8 +162,8 @@ func (r *reader) messages() error {
 		if err != nil || err2 != nil || err3 != nil {
 			return fmt.Errorf("%s: boundary %s is malformed", boundariesFile, row[6])
 		}
-		a, b := r.item(q.Chunks[m.From].Stage, from), r.item(q.Chunks[m.To].Stage, to)
-		if a == nil || b == nil || a.Type.Bytes() != t.Bytes() || b.Type.Bytes() != t.Bytes() {
+		sender, receiver := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+		if !r.holds(sender, from, t) || !r.holds(receiver, to, t) || m.Window > r.p.Stages[sender].Areas[from.Area].Slots {
 			return fmt.Errorf("%s: boundary %s does not fit its buffers", boundariesFile, row[6])
 		}
 		m.Tensors = append(m.Tensors, Tensor{Name: row[6], Type: t, From: from, To: to})
@@ -131,8 +171,44 @@ func (r *reader) messages() error {
 	return nil
 }
 
+func (r *reader) shared() error {
+	rows, err := r.rows(sharedFile, sharedHead)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		n, err := parseInts(strings.Join(row[:4], " "))
+		if err != nil || len(n) != 4 || n[0] < 0 || n[0] >= len(r.p.Programs) {
+			return fmt.Errorf("%s: a row is malformed", sharedFile)
+		}
+		q := r.p.Programs[n[0]]
+		if n[1] == len(q.Shared) {
+			q.Shared = append(q.Shared, &SharedMessage{ID: n[1], From: n[2], To: n[3], Value: row[4] == "value"})
+		}
+		if n[1] != len(q.Shared)-1 {
+			return fmt.Errorf("%s: message %d is out of order", sharedFile, n[1])
+		}
+		m := q.Shared[n[1]]
+		t, err := ir.ParseType(row[6])
+		from, err2 := parseRef(row[7])
+		to, err3 := parseRef(row[8])
+		if err != nil || err2 != nil || err3 != nil || m.From != n[2] || m.To != n[3] || m.Value != (row[4] == "value") {
+			return fmt.Errorf("%s: %s is malformed", sharedFile, row[5])
+		}
+		a, b := r.item(m.From, from), r.item(m.To, to)
+		if a == nil || b == nil || !a.Type.Equal(t) || !b.Type.Equal(t) || a.Form != b.Form {
+			return fmt.Errorf("%s: %s does not fit its buffers", sharedFile, row[5])
+		}
+		m.Tensors = append(m.Tensors, Tensor{Name: row[5], Type: t, From: from, To: to})
+	}
+	return nil
+}
+
 func (r *reader) actions() error {
 	for _, q := range r.p.Programs {
+		if len(q.Chunks) == 0 {
+			return fmt.Errorf("%s: program %s has no chunk", planFile, q.Name)
+		}
 		q.Actions = make([][]Action, r.doc.Stages)
 	}
 	for s := range r.doc.Stages {
@@ -149,8 +225,12 @@ func (r *reader) actions() error {
 			}
 			q := r.p.Programs[n[0]]
 			a := Action{Kind: ActionKind(kind), Chunk: n[1], Micro: n[2], Peer: n[3], Message: n[4]}
-			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < len(q.Messages)
-			ok = ok && (a.Kind == Update) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
+			messages := len(q.Messages)
+			if a.Kind.IsShared() {
+				messages = len(q.Shared)
+			}
+			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < messages
+			ok = ok && (a.Kind == Update || a.Kind.IsShared()) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
 			if !ok || a.Chunk >= 0 && q.Chunks[a.Chunk].Stage != s {
 				return fmt.Errorf("%s: row %d is out of bounds", name, i+2)
 			}
@@ -203,16 +283,24 @@ func (r *reader) frames() error {
 	return nil
 }
 
-// check compares what the areas add up to with the peak.
+// check compares the seed with its buffer, and what the areas add up to with the classes and the peak.
 func (r *reader) check() error {
+	for s, st := range r.p.Stages {
+		if st.Seed.Item >= 0 && !r.holds(s, st.Seed, ir.Type{DType: ir.F32}) {
+			return fmt.Errorf("%s: the seed of stage %d has no place", planFile, s)
+		}
+	}
 	for _, m := range r.p.Memory {
 		for s, sm := range m.Stages {
-			sum := sm.Scratch + sm.Private
+			sum := StageMemory{ByClass: make([]int, len(Classes))}
 			for a, n := range sm.SlotBytes {
-				sum += n * r.p.Stages[s].Areas[a].Slots
+				area := &r.p.Stages[s].Areas[a]
+				sum.Count(area.Class, n*area.Slots)
 			}
-			if sum != sm.Peak {
-				return fmt.Errorf("the areas of stage %d on %s take %d bytes, the plan says %d", s, m.Device, sum, sm.Peak)
+			sum.Count(Scratch, sm.Scratch)
+			sum.Count(Private, sm.Private)
+			if sum.Peak != sm.Peak || !slices.Equal(sum.ByClass, sm.ByClass) {
+				return fmt.Errorf("the areas of stage %d on %s take %d bytes, the plan says %d", s, m.Device, sum.Peak, sm.Peak)
 			}
 		}
 	}

@@ -2,7 +2,11 @@
 // (Spec), and the compiled program that code generator and runtime read (Plan). It is plain data and decides nothing.
 package plan
 
-import "github.com/ppc-lang/ppc/ir"
+import (
+	"slices"
+
+	"github.com/ppc-lang/ppc/ir"
+)
 
 // Spec is an elaborated pipeline block.
 type Spec struct {
@@ -59,6 +63,14 @@ type Optimizer struct {
 	Func    *ir.Func
 	States  []State
 	Scalars []Scalar
+	// Groups are parameters with scalars of their own; a parameter is in one group at most.
+	Groups []Group
+}
+
+// Group is parameters with other values of the scalars, which stand in the order of Optimizer.Scalars.
+type Group struct {
+	Params  []string
+	Scalars []Scalar
 }
 
 // State is a per-element optimizer state with its first value.
@@ -67,10 +79,42 @@ type State struct {
 	Init float64
 }
 
-// Scalar is a named constant argument of the optimizer (lr).
+// Scalar is a named argument of the optimizer (lr): a constant, or a number of its own for every step.
 type Scalar struct {
-	Name  string
-	Value float64
+	Name     string
+	Value    float64
+	Schedule *Schedule `yaml:"schedule,omitempty"` // nil: always Value
+}
+
+// GroupOf is the number of a parameter's scalars in what At returns.
+func (o *Optimizer) GroupOf(param string) int {
+	for i, g := range o.Groups {
+		if slices.Contains(g.Params, param) {
+			return 1 + i
+		}
+	}
+	return 0
+}
+
+// At fills values with the scalars of a step, counted from 0: those of parameters without group, then those of each group.
+func (o *Optimizer) At(step int, values [][]float32) [][]float32 {
+	fill := func(scalars []Scalar) {
+		var v []float32
+		for _, s := range scalars {
+			if s.Schedule != nil {
+				v = append(v, float32(s.Schedule.At(step)))
+			} else {
+				v = append(v, float32(s.Value))
+			}
+		}
+		values = append(values, v)
+	}
+	values = values[:0]
+	fill(o.Scalars)
+	for _, g := range o.Groups {
+		fill(g.Scalars)
+	}
+	return values
 }
 
 // Dataset is `source(...) | step(...) | ...`.

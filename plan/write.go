@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/csv"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ const (
 	planFile       = "plan.yaml"
 	parametersFile = "parameters.csv"
 	boundariesFile = "boundaries.csv"
+	sharedFile     = "shared.csv"
 	buffersFile    = "buffers.csv"
 	framesFile     = "frames.csv"
 	optimizerFile  = "optimizer.ir"
@@ -66,6 +68,7 @@ type (
 		Func    string   `yaml:"func"`
 		States  []State  `yaml:"states,omitempty"`
 		Scalars []Scalar `yaml:"scalars,omitempty"`
+		Groups  []Group  `yaml:"groups,omitempty"`
 	}
 	programDoc struct {
 		Name         string     `yaml:"name"`
@@ -127,6 +130,7 @@ func Files(p *Plan, extra []File) ([]File, error) {
 	add := func(path string, content []byte) { files = append(files, File{path, content}) }
 	add(parametersFile, parameterTable(p))
 	add(boundariesFile, boundaryTable(p))
+	add(sharedFile, sharedTable(p))
 	add(buffersFile, bufferTable(p))
 	add(framesFile, frameTable(p))
 	add(scheduleFile, scheduleTable(p))
@@ -165,7 +169,7 @@ func Write(dir string, p *Plan, extra []File) error {
 	dir = filepath.Clean(dir)
 	if _, err := os.Lstat(dir); err == nil {
 		if _, err := os.Stat(filepath.Join(dir, planFile)); err != nil {
-			return fmt.Errorf("%s exists and is not a bundle; it is left as it is", dir)
+			return errors.New("something that is no bundle has this name; it is left as it is")
 		}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-*")
@@ -227,7 +231,7 @@ func document(p *Plan) *planDoc {
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
 	if o := p.Optimizer; o != nil {
-		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars}
+		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
 		x := programDoc{Name: q.Name, Train: q.Train, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
@@ -304,7 +308,8 @@ func (t *table) bytes() []byte {
 }
 
 var (
-	parametersHead = []string{"stage", "name", "type", "initialiser", "arguments", "value", "accumulators", "states"}
+	sharedHead     = []string{"program", "message", "from_stage", "to_stage", "carries", "name", "type", "from", "to"}
+	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states"}
 	boundariesHead = []string{"program", "message", "from_chunk", "to_chunk", "direction", "window", "name", "type", "from", "to"}
 	buffersHead    = []string{"stage", "area", "item", "name", "type", "form", "offsets"}
 	framesHead     = []string{"device", "stage", "function", "bytes", "offsets", "calls"}
@@ -313,10 +318,10 @@ var (
 
 func parameterTable(p *Plan) []byte {
 	t := newTable(parametersHead...)
-	index := map[*ir.Param][]any{}
+	index := map[*ir.Param][][]any{}
 	for s, st := range p.Stages {
 		for _, sp := range st.Params {
-			index[sp.Param] = []any{s, sp.Value.String(), refs(sp.Accumulators), refs(sp.States)}
+			index[sp.Param] = append(index[sp.Param], []any{s, sp.Owner, sp.Value.String(), refs(sp.Accumulators), refs(sp.States)})
 		}
 	}
 	for _, q := range p.Module.Params {
@@ -324,11 +329,29 @@ func parameterTable(p *Plan) []byte {
 		for i, a := range q.Init.Args {
 			args[i] = strconv.FormatFloat(a, 'g', -1, 64)
 		}
-		at, ok := index[q]
-		if !ok {
-			at = []any{-1, "", "", ""}
+		places := index[q]
+		if len(places) == 0 {
+			places = [][]any{{-1, -1, "", "", ""}}
 		}
-		t.row(at[0], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[1], at[2], at[3])
+		for _, at := range places {
+			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4])
+		}
+	}
+	return t.bytes()
+}
+
+func sharedTable(p *Plan) []byte {
+	t := newTable(sharedHead...)
+	for i, q := range p.Programs {
+		for _, m := range q.Shared {
+			carries := "gradient"
+			if m.Value {
+				carries = "value"
+			}
+			for _, x := range m.Tensors {
+				t.row(i, m.ID, m.From, m.To, carries, x.Name, x.Type.String(), x.From.String(), x.To.String())
+			}
+		}
 	}
 	return t.bytes()
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// link carries messages from one rank to another, in order, inside one process. Both sides post buffers; a transfer
+// link carries one message of a program from one rank to another, once per micro-batch and in their order, inside one
+// process. Both sides post buffers; a transfer
 // happens when both heads have met, and is a copy by whoever came second.
 type link struct {
 	mu    sync.Mutex

@@ -22,10 +22,9 @@ type rank struct {
 	plan     *plan.Plan
 	dev      device.Device
 	spin     spinner
-	links    []*link  // by from*stages+to
-	base     []uint64 // by link: transfers of the steps before this one
+	links    [][]*link // by program, then its messages and its shared messages
 	programs []*rankProgram
-	scalars  []float32
+	scalars  [][]float32      // of this step: see plan.Optimizer.At
 	pending  []device.Pending // weight passes that have not run yet
 }
 
@@ -36,7 +35,8 @@ type rankProgram struct {
 	actions []rankAction
 	inputs  []inputBuffer
 	outputs []outputBuffer
-	perLink []uint64 // by link: transfers of a step
+	step    uint64     // steps of this program so far
+	ends    []transfer // the last transfer of a step on each link of this rank
 }
 
 // rankAction is an action with its link and buffers.
@@ -47,11 +47,12 @@ type rankAction struct {
 	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
 }
 
-// transfer is the nth of a step on a link; side is this rank's: 0 sends, 1 receives.
+// transfer is the nth of perStep in a step on a link; side is this rank's: 0 sends, 1 receives.
 type transfer struct {
-	link int
-	nth  uint64
-	side int
+	link    *link
+	nth     uint64
+	perStep uint64
+	side    int
 }
 
 type inputBuffer struct {
@@ -69,32 +70,35 @@ type outputBuffer struct {
 func (r *rank) prepare() {
 	st := r.plan.Stages[r.stage]
 	slot := func(ref plan.Ref, micro int) int { return micro % st.Areas[ref.Area].Slots }
-	r.base = make([]uint64, len(r.links))
 	for i, q := range r.plan.Programs {
-		p := &rankProgram{Program: q, index: i, perLink: make([]uint64, len(r.links))}
+		p := &rankProgram{Program: q, index: i}
 		sent := map[[2]int]transfer{}
 		var wants []transfer
 		for _, a := range q.Actions[r.stage] {
 			x := rankAction{Action: a}
 			switch {
+			case a.Kind.IsShared():
+				m := q.Shared[a.Message]
+				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1}
+				x.tensors(r, m.Tensors, func(plan.Ref) int { return 0 })
+				p.ends = append(p.ends, x.transfer)
+				if a.Kind == plan.RecvGrad {
+					wants = append(wants, x.transfer)
+				}
 			case a.Message >= 0:
 				m := q.Messages[a.Message]
-				l := q.Chunks[m.From].Stage*r.plan.NumStages + q.Chunks[m.To].Stage
-				x.transfer = transfer{link: l, nth: p.perLink[l]}
-				p.perLink[l]++
-				for _, t := range m.Tensors {
-					ref := t.From
-					if a.Kind.IsRecv() {
-						ref = t.To
-					}
-					x.buffers = append(x.buffers, r.dev.Buffer(ref, slot(ref, a.Micro))[:t.Type.Bytes()])
+				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches)}
+				x.tensors(r, m.Tensors, func(ref plan.Ref) int { return slot(ref, a.Micro) })
+				if a.Micro == q.MicroBatches-1 {
+					p.ends = append(p.ends, x.transfer)
 				}
 				if a.Kind.IsRecv() {
-					x.side = 1
 					wants = append(wants, x.transfer)
 				} else {
 					sent[[2]int{a.Message, a.Micro}] = x.transfer
 				}
+			case a.Kind == plan.Update:
+				x.wants, wants = wants, nil
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
 				for _, m := range q.Messages {
@@ -130,6 +134,20 @@ func (r *rank) prepare() {
 	r.pending = make([]device.Pending, 0, 8)
 }
 
+// tensors resolves the buffers of a message on this rank's side.
+func (a *rankAction) tensors(r *rank, list []plan.Tensor, slot func(plan.Ref) int) {
+	if a.Kind.IsRecv() {
+		a.side = 1
+	}
+	for _, t := range list {
+		ref := t.From
+		if a.side == 1 {
+			ref = t.To
+		}
+		a.buffers = append(a.buffers, r.dev.Buffer(ref, slot(ref)))
+	}
+}
+
 // load reads the rows of a batch into the input buffers.
 func (p *rankProgram) load(d *data.Dataset, row int) error {
 	n := p.Batch / p.MicroBatches
@@ -162,6 +180,14 @@ func (o *outputBuffer) at(micro int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(o.micros[micro])))
 }
 
+// begin tells the device which training step comes, from 0.
+func (r *rank) begin(step int) {
+	r.dev.Step(uint32(step))
+	if o := r.plan.Optimizer; o != nil {
+		r.scalars = o.At(step, r.scalars)
+	}
+}
+
 // run executes one step of a program. squares, if not nil, gets the sum of squares of every trained gradient.
 func (r *rank) run(index int, squares []float64) error {
 	p := r.programs[index]
@@ -174,20 +200,13 @@ func (r *rank) run(index int, squares []float64) error {
 			return fmt.Errorf("rank %d: %s: %w", r.stage, a.describe(), err)
 		}
 	}
-	// What this rank sent must have left before the next step writes its buffers.
-	for l, n := range p.perLink {
-		if n == 0 {
-			continue
-		}
-		r.base[l] += n
-		side := 0
-		if l/r.plan.NumStages != r.stage {
-			side = 1
-		}
-		if !r.spin.wait(r.links[l], r.base[l]-1, side) {
-			return errStopped
+	// Every transfer of the step must be complete before the next step writes its buffers.
+	for i := range p.ends {
+		if err := r.wait(p, &p.ends[i]); err != nil {
+			return err
 		}
 	}
+	p.step++
 	return nil
 }
 
@@ -225,24 +244,42 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 		}
 		return nil
 	case plan.Update:
+		for i := range a.wants {
+			if err := r.wait(p, &a.wants[i]); err != nil {
+				return err
+			}
+		}
 		if squares == nil {
 			err := r.dev.Update(p.index, r.pending, r.scalars, false)
 			r.pending = r.pending[:0]
 			return err
 		}
-		for len(r.pending) > 0 {
-			if err := r.weight(p, r.pending[0].Hi-r.pending[0].Lo); err != nil {
-				return err
-			}
+		if err := r.flush(p); err != nil {
+			return err
 		}
 		if err := r.dev.FoldGradients(squares); err != nil {
 			return err
 		}
 		return r.dev.Update(p.index, nil, r.scalars, true)
 	default:
-		r.links[a.link].post(a.side == 1, a.buffers)
+		if a.Kind == plan.SendGrad {
+			if err := r.flush(p); err != nil {
+				return err
+			}
+		}
+		a.link.post(a.side == 1, a.buffers)
 		return nil
 	}
+}
+
+// flush runs all pending weight passes.
+func (r *rank) flush(p *rankProgram) error {
+	for len(r.pending) > 0 {
+		if err := r.weight(p, r.pending[0].Hi-r.pending[0].Lo); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // weight runs the first n pending weight passes as one.
@@ -260,7 +297,7 @@ func (r *rank) weight(p *rankProgram, n int) error {
 
 // wait returns when a transfer is complete; meanwhile it runs pending weight passes.
 func (r *rank) wait(p *rankProgram, t *transfer) error {
-	l, seq := r.links[t.link], r.base[t.link]+t.nth
+	l, seq := t.link, p.step*t.perStep+t.nth
 	for l.done.Load() <= seq && len(r.pending) > 0 {
 		if err := r.weight(p, 1); err != nil {
 			return err

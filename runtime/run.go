@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -21,7 +22,7 @@ import (
 // Options of a run. The zero value trains as the plan says on nothing: Open must be set.
 type Options struct {
 	Open   device.Open
-	Device device.Options // Print is set by the runtime
+	Device device.Options // Print and Seed are set by the runtime
 	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
 	Steps int
 	// Epochs replaces the plan's, if positive.
@@ -105,7 +106,6 @@ type runner struct {
 	dead     atomic.Bool
 	norms    []chan []float64 // by stage
 	result   Result
-	evals    [][]*tally // by program and stage
 }
 
 // Run trains (and then evaluates) as the plan says.
@@ -144,7 +144,7 @@ func (r *runner) openData() error {
 			continue
 		}
 		if q.Dataset == nil {
-			return fmt.Errorf("block %s has no `dataset`: there is nothing to run on", q.Name)
+			return badData(diag.BadDataset, "", "block %s has no `dataset`: there is nothing to run on", q.Name)
 		}
 		path := q.Dataset.Path
 		if q.Dataset.Env != "" && r.opt.Getenv != nil {
@@ -163,7 +163,7 @@ func (r *runner) openData() error {
 		if err != nil {
 			return err
 		}
-		if err := fits(q, d); err != nil {
+		if err := fits(q, d, path); err != nil {
 			return err
 		}
 		r.datasets[i] = d
@@ -172,7 +172,7 @@ func (r *runner) openData() error {
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
-		return fmt.Errorf("the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
+		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
 	}
 	if !q.Train {
 		return nil
@@ -191,11 +191,16 @@ func (r *runner) openData() error {
 	return nil
 }
 
+// badData reports data that a run cannot use.
+func badData(code diag.Code, path, format string, args ...any) error {
+	return diag.List{diag.Errorf(code, diag.At(diag.Pos{File: path}), format, args...)}
+}
+
 // fits checks the columns of a dataset against the inputs of a program.
-func fits(q *plan.Program, d *data.Dataset) error {
+func fits(q *plan.Program, d *data.Dataset, path string) error {
 	cols := d.Columns()
 	if len(cols) < len(q.Inputs) {
-		return fmt.Errorf("the data of block %s has %d columns, the block has %d inputs", q.Name, len(cols), len(q.Inputs))
+		return badData(diag.BadDataFile, path, "the data of block %s has %d columns, the block has %d inputs", q.Name, len(cols), len(q.Inputs))
 	}
 	for i, in := range q.Inputs {
 		n, m := 1, 1
@@ -207,7 +212,7 @@ func fits(q *plan.Program, d *data.Dataset) error {
 		}
 		wantFloat := in.Type.DType == ir.F32
 		if n != m || wantFloat != cols[i].DType.IsFloat() {
-			return fmt.Errorf("input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
+			return badData(diag.BadDataFile, path, "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
 				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, cols[i].DType, ir.ShapeString(cols[i].Shape))
 		}
 	}
@@ -217,16 +222,13 @@ func fits(q *plan.Program, d *data.Dataset) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n := r.plan.NumStages
-	links := make([]*link, n*n)
-	for _, q := range r.plan.Programs {
-		outstanding := map[int]int{}
-		for _, m := range q.Messages {
-			outstanding[q.Chunks[m.From].Stage*n+q.Chunks[m.To].Stage] += q.MicroBatches
+	links := make([][]*link, len(r.plan.Programs))
+	for i, q := range r.plan.Programs {
+		for range q.Messages {
+			links[i] = append(links[i], newLink(q.MicroBatches))
 		}
-		for i := range links {
-			if k := outstanding[i]; k > 0 && (links[i] == nil || k > len(links[i].sends.buffers)) {
-				links[i] = newLink(k)
-			}
+		for range q.Shared {
+			links[i] = append(links[i], newLink(1))
 		}
 	}
 	spin := longestSpin
@@ -242,6 +244,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k := &rank{stage: s, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
+		opt.Seed = r.opt.Seed
 		if r.opt.Log != nil {
 			opt.Print = printer(r.opt.Log(s))
 		}
@@ -251,11 +254,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 		k.dev = dev
 		k.prepare()
-		if o := r.plan.Optimizer; o != nil {
-			for _, x := range o.Scalars {
-				k.scalars = append(k.scalars, float32(x.Value))
-			}
-		}
 		st := r.plan.Stages[s]
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
@@ -341,6 +339,7 @@ func (r *runner) train(k *rank) error {
 		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch); err != nil {
 			return err
 		}
+		k.begin(n)
 		if err := k.run(0, squares); err != nil {
 			return err
 		}
@@ -405,7 +404,7 @@ func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
 			}
 		}
 		for i, sp := range st.Params {
-			if len(sp.Accumulators) > 0 {
+			if len(sp.Accumulators) > 0 && sp.Owner == t {
 				s.Norms[sp.Param.Index()] = squares[i]
 			}
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -27,15 +28,15 @@ func (a *app) compileCommand() *cli.Command {
 			}
 			r, err := ppc.Compile(ctx, o)
 			if err != nil {
-				return wrong(err)
+				return refused(err)
 			}
 			a.show(r.Warnings, false)
 			dir := c.String("o")
 			if dir == "" {
-				dir = strings.TrimSuffix(baseName(name), ".pp") + ".bundle"
+				dir = strings.TrimSuffix(filepath.Base(name), ".pp") + ".bundle"
 			}
 			if err := ppc.WriteBundle(dir, r); err != nil {
-				return failed(plainError(err))
+				return cannotWrite(dir, err)
 			}
 			if a.json {
 				return a.printJSON(summary(r))
@@ -46,8 +47,6 @@ func (a *app) compileCommand() *cli.Command {
 		},
 	}
 }
-
-func baseName(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
 
 // stageJSON is a stage in the JSON of compile.
 type stageJSON struct {

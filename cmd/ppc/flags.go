@@ -1,22 +1,26 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
 )
 
 // compileFlags are those that shape the compiled program.
 func compileFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "stages", Usage: "number of pipeline stages"},
-		&cli.IntFlag{Name: "micro", Usage: "number of micro-batches"},
+		&cli.IntFlag{Name: "stages", Usage: "number of pipeline stages", HideDefault: true},
+		&cli.IntFlag{Name: "micro", Usage: "number of micro-batches", HideDefault: true},
 		&cli.StringFlag{Name: "schedule", Usage: "gpipe or 1f1b (default 1f1b)"},
 		&cli.IntFlag{Name: "w-lag", Usage: "how many micro-batches a weight pass may wait", Value: ppc.DefaultWLag},
 		&cli.StringFlag{Name: "target", Usage: "chip: 910b1, 910b2, 910b3, 910b4, 910c, or none"},
@@ -49,6 +53,9 @@ func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) 
 	}
 	if c.IsSet("w-lag") {
 		lag := c.Int("w-lag")
+		if lag < 0 {
+			return o, usagef("-w-lag is %d; it cannot be negative", lag)
+		}
 		o.WLag = &lag
 	}
 	switch o.LazyInline {
@@ -81,14 +88,79 @@ func seed(c *cli.Command) (*uint32, error) {
 	return &s, nil
 }
 
+var invalidValue = regexp.MustCompile(`(?s)^invalid value "(.*)" for flag -([^:]+): `)
+
+// flagError says what the parser of the command line found in words that do not depend on it.
+func flagError(_ context.Context, c *cli.Command, err error, _ bool) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "flag provided but not defined: "); ok {
+		if c.Root() == c {
+			return usagef("unknown flag %s in front of the command; flags stand behind it", name)
+		}
+		var names []string
+		for _, f := range c.Flags {
+			names = append(names, f.Names()...)
+		}
+		if s := diag.Suggest(strings.TrimLeft(name, "-"), names); s != "" {
+			return usagef("%s has no flag %s; did you mean -%s?", c.Name, name, s)
+		}
+		return usagef("%s has no flag %s", c.Name, name)
+	}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: "); ok {
+		return usagef("%s wants a value", name)
+	}
+	if m := invalidValue.FindStringSubmatch(text); m != nil {
+		return usagef("-%s is `%s`; it must be %s", m[2], m[1], kind(c, m[2]))
+	}
+	return usagef("%s", text)
+}
+
+// kind names what a flag takes.
+func kind(c *cli.Command, name string) string {
+	for _, f := range c.Flags {
+		if !slices.Contains(f.Names(), name) {
+			continue
+		}
+		switch f.(type) {
+		case *cli.IntFlag:
+			return "a whole number"
+		case *cli.DurationFlag:
+			return "a time such as 30s"
+		case *cli.BoolFlag:
+			return "true or false"
+		}
+	}
+	return "another value"
+}
+
+// noEmptyValues refuses -save "" and the like, which are unset variables of a script.
+func noEmptyValues(ctx context.Context, c *cli.Command) (context.Context, error) {
+	for _, f := range c.Flags {
+		if n := f.Names()[0]; c.IsSet(n) && fmt.Sprint(c.Value(n)) == "" {
+			return ctx, usagef("-%s is empty", n)
+		}
+	}
+	return ctx, nil
+}
+
+// cpuPath returns the kernels that -cpu asks for.
+func cpuPath(c *cli.Command) (string, error) {
+	switch s := c.String("cpu"); s {
+	case "", "generic", "avx2", "avx512":
+		return s, nil
+	default:
+		return "", usagef("-cpu is generic, avx2 or avx512, not `%s`", s)
+	}
+}
+
 // printJSON prints one object on stdout.
 func (a *app) printJSON(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return failed(err)
 	}
-	_, err = fmt.Fprintf(a.out, "%s\n", b)
-	return err
+	fmt.Fprintf(a.out, "%s\n", b)
+	return nil
 }
 
 // number is a float that JSON can hold: one that is not finite becomes a string.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v3"
@@ -24,15 +25,32 @@ func main() { os.Exit(Main()) }
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	a := &app{out: os.Stdout, err: os.Stderr, sources: map[string][]byte{}}
+	a := &app{out: &output{w: os.Stdout}, err: os.Stderr, sources: map[string][]byte{}}
 	return a.run(ctx, os.Args)
 }
 
 // app is one invocation.
 type app struct {
-	out, err io.Writer
-	json     bool
-	sources  map[string][]byte // files that were read, for excerpts
+	out     *output
+	err     io.Writer
+	json    bool
+	unknown string            // a command that help was asked for and that does not exist
+	sources map[string][]byte // files that were read, for excerpts
+}
+
+// output is standard output; it keeps the first error, which the command reports at its end.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	if o.err != nil {
+		return 0, o.err
+	}
+	n, err := o.w.Write(b)
+	o.err = err
+	return n, err
 }
 
 // failure is an error with an exit code.
@@ -44,29 +62,99 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-func wrong(err error) error  { return &failure{1, err} }
-func usage(err error) error  { return &failure{2, err} }
-func failed(err error) error { return &failure{3, err} }
+func wrong(err error) error { return &failure{1, err} }
 
-func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
+func usagef(format string, args ...any) error {
+	return &failure{2, diag.List{diag.Errorf(diag.BadCommandLine, diag.Range{}, format, args...)}}
+}
+
+// failed reports a run that ended early. Diagnostics keep their code: those about what was given to the run are wrong input.
+func failed(err error) error {
+	var list diag.List
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &failure{3, diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}}
+	case !errors.As(err, &list):
+		var one diag.Diagnostic
+		if !errors.As(err, &one) {
+			one = diag.Errorf(diag.RunFailed, diag.Range{}, "%s", plain(err))
+		}
+		list = diag.List{one}
+	}
+	for _, d := range list {
+		if strings.HasPrefix(string(d.Code), "E0") || d.Code == diag.CannotRead {
+			return wrong(list)
+		}
+	}
+	return &failure{3, list}
+}
+
+// refused reports what Compile found. Anything but diagnostics is a fault of the compiler, not of its input.
+func refused(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return failed(err)
+	}
+	list := ppc.Diagnostics(err)
+	for _, d := range list {
+		if d.Code == diag.CompilerFault {
+			return &failure{3, list}
+		}
+	}
+	return wrong(list)
+}
+
+// cannotWrite reports a file or folder that could not be written.
+func cannotWrite(name string, err error) error {
+	return &failure{3, diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
+}
+
+// plain drops the names of the system call and of the path from an error about a path.
+func plain(err error) string {
+	var p *os.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
+		return p.Err.Error()
+	case errors.As(err, &l):
+		return l.Err.Error()
+	}
+	return err.Error()
+}
 
 func (a *app) run(ctx context.Context, args []string) int {
-	root := a.root()
-	err := root.Run(ctx, args)
+	err := a.root().Run(ctx, args)
+	if err == nil && a.unknown != "" {
+		err = unknownCommand(a.unknown)
+	}
+	if err == nil && a.out.err != nil {
+		err = cannotWrite("standard output", a.out.err)
+	}
 	if err == nil {
 		return 0
 	}
-	code := 2 // what is not ours comes from the flag parser
 	var f *failure
-	if errors.As(err, &f) {
-		code = f.code
+	if !errors.As(err, &f) {
+		f = &failure{2, err} // only the parser of the command line reports in another way
 	}
-	list := ppc.Diagnostics(err)
-	a.show(list, code == 2)
-	if a.json {
-		a.printJSON(map[string]any{"diagnostics": list.Sorted()})
+	list := ppc.Diagnostics(f)
+	a.show(list, f.code == 2)
+	if a.json || wantsJSON(args) {
+		a.printJSON(map[string]any{"diagnostics": append(diag.List{}, list.Sorted()...)})
 	}
-	return code
+	return f.code
+}
+
+// wantsJSON finds -json on a command line that the parser gave up before it came there.
+func wantsJSON(args []string) bool {
+	for _, s := range args {
+		switch s {
+		case "--":
+			return false
+		case "-json", "--json", "-json=true", "--json=true":
+			return true
+		}
+	}
+	return false
 }
 
 // show prints diagnostics on stderr; errors of the command line have no code and point to the help.
@@ -74,11 +162,8 @@ func (a *app) show(list diag.List, commandLine bool) {
 	if commandLine {
 		for _, d := range list {
 			fmt.Fprintf(a.err, "ppc: %s\n", d.Message)
-			if d.Repair != "" {
-				fmt.Fprintf(a.err, "     %s\n", d.Repair)
-			}
 		}
-		fmt.Fprintln(a.err, "run `ppc help` for the commands and flags")
+		fmt.Fprintln(a.err, "run `ppc help` for the commands, `ppc help COMMAND` for its flags")
 		return
 	}
 	diag.Render(a.err, list, func(file string) ([]byte, bool) {
@@ -92,33 +177,62 @@ func (a *app) show(list diag.List, commandLine bool) {
 func (a *app) root() *cli.Command {
 	root := &cli.Command{
 		Name: "ppc", Usage: "compile a model for one device into a pipeline-parallel program, and run it",
-		Writer: a.out, ErrWriter: a.err, HideVersion: true,
+		Writer: a.out, ErrWriter: a.err, HideVersion: true, HideHelpCommand: true,
 		EnableShellCompletion:      true,
 		ShellCompletionCommandName: "completion",
 		ConfigureShellCompletionCommand: func(c *cli.Command) {
-			c.Hidden = false
+			c.Hidden, c.HideHelpCommand = false, true
+			c.Usage = "print a completion script for bash, zsh, fish or pwsh"
+			c.Action = func(_ context.Context, c *cli.Command) error {
+				if s := c.Args().First(); s != "" {
+					return usagef("no completion for `%s`; the shells are bash, zsh, fish and pwsh", s)
+				}
+				return usagef("completion wants a shell: bash, zsh, fish or pwsh")
+			}
+			c.OnUsageError = flagError
+			for _, shell := range c.Commands {
+				shell.OnUsageError = flagError
+			}
 		},
 		Commands: []*cli.Command{a.compileCommand(), a.runCommand(), a.verifyCommand(), a.checkCommand(), a.fmtCommand(), a.dumpCommand(), a.versionCommand()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Len() > 0 {
-				return a.unknownCommand(c.Args().First())
+				return unknownCommand(c.Args().First())
 			}
 			cli.ShowRootCommandHelp(c)
 			return usagef("a command is missing")
 		},
-		CommandNotFound: func(_ context.Context, _ *cli.Command, name string) {},
+		CommandNotFound: func(_ context.Context, _ *cli.Command, name string) { a.unknown = name },
 		ExitErrHandler:  func(context.Context, *cli.Command, error) {},
-		OnUsageError:    func(_ context.Context, _ *cli.Command, err error, _ bool) error { return usage(err) },
+		OnUsageError:    flagError,
 	}
 	for _, c := range root.Commands {
-		c.OnUsageError = root.OnUsageError
+		c.OnUsageError = flagError
+		c.Before = noEmptyValues
+		c.DisableSliceFlagSeparator = true
 		c.Flags = append(c.Flags, &cli.BoolFlag{Name: "json", Usage: "print one JSON object on stdout", Destination: &a.json})
 	}
+	root.Commands = append(root.Commands, helpCommand())
 	return root
 }
 
-func (a *app) unknownCommand(name string) error {
-	names := []string{"compile", "run", "verify", "check", "fmt", "dump", "version", "completion"}
+func helpCommand() *cli.Command {
+	return &cli.Command{
+		Name: "help", Usage: "show the commands, or the flags of one", ArgsUsage: "[COMMAND]", OnUsageError: flagError,
+		Action: func(ctx context.Context, c *cli.Command) error {
+			switch c.Args().Len() {
+			case 0:
+				return cli.ShowRootCommandHelp(c.Root())
+			case 1:
+				return cli.ShowCommandHelp(ctx, c.Root(), c.Args().First())
+			}
+			return usagef("help takes one command, got %d", c.Args().Len())
+		},
+	}
+}
+
+func unknownCommand(name string) error {
+	names := []string{"compile", "run", "verify", "check", "fmt", "dump", "version", "completion", "help"}
 	if s := diag.Suggest(name, names); s != "" {
 		return usagef("unknown command `%s`; did you mean `%s`?", name, s)
 	}
@@ -130,13 +244,13 @@ func (a *app) versionCommand() *cli.Command {
 		Name: "version", Usage: "print the version",
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Len() > 0 {
-				return usagef("version takes no arguments")
+				return usagef("version takes no argument")
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"version": ppc.Version})
 			}
-			_, err := fmt.Fprintln(a.out, "ppc", ppc.Version)
-			return err
+			fmt.Fprintln(a.out, "ppc", ppc.Version)
+			return nil
 		},
 	}
 }
@@ -145,28 +259,22 @@ func (a *app) versionCommand() *cli.Command {
 func file(c *cli.Command) (string, error) {
 	switch c.Args().Len() {
 	case 0:
-		return "", usagef("ppc %s: the model file is missing", c.Name)
+		return "", usagef("%s: the %s is missing", c.Name, c.ArgsUsage)
 	case 1:
+		if c.Args().First() == "" {
+			return "", usagef("%s: the name of the %s is empty", c.Name, c.ArgsUsage)
+		}
 		return c.Args().First(), nil
 	}
-	return "", usagef("ppc %s takes one file, got %d: %q", c.Name, c.Args().Len(), c.Args().Slice())
+	return "", usagef("%s takes one %s, got %d: %s", c.Name, c.ArgsUsage, c.Args().Len(), strings.Join(c.Args().Slice(), " "))
 }
 
 // read reads a source file and remembers it for excerpts.
 func (a *app) read(name string) ([]byte, error) {
 	src, err := os.ReadFile(name)
 	if err != nil {
-		return nil, wrong(plainError(err))
+		return nil, wrong(diag.List{diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: name}), "cannot read: %s", plain(err))})
 	}
 	a.sources[name] = src
 	return src, nil
-}
-
-// plainError drops the name of the system call from an error about a path.
-func plainError(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return fmt.Errorf("%s: %w", p.Path, p.Err)
-	}
-	return err
 }

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 )
@@ -27,8 +30,8 @@ const logEvery = 10
 func runFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "data", Usage: "folder or file that replaces the path of every data source"},
-		&cli.IntFlag{Name: "steps", Usage: "end after that many steps in total"},
-		&cli.IntFlag{Name: "epochs", Usage: "epochs, instead of the file's"},
+		&cli.IntFlag{Name: "steps", Usage: "end after that many steps in total", HideDefault: true},
+		&cli.IntFlag{Name: "epochs", Usage: "epochs, instead of the file's", HideDefault: true},
 		&cli.StringFlag{Name: "device", Usage: "cpu, emulator or ascend", Value: "cpu"},
 		&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device: generic, avx2 or avx512 (default the best here)"},
 		&cli.StringFlag{Name: "reduction", Usage: "sum or mean over micro-batches, instead of the file's"},
@@ -83,7 +86,7 @@ func (a *app) plan(ctx context.Context, c *cli.Command, name string) (*plan.Plan
 	}
 	r, err := ppc.Compile(ctx, o)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, refused(err)
 	}
 	a.show(r.Warnings, false)
 	return r.Plan, nil
@@ -115,13 +118,23 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if s != nil {
 		o.Seed = *s
 	}
+	switch d := c.String("device"); d {
+	case "cpu", "emulator", "ascend":
+	default:
+		return usagef("unknown device `%s`; the devices are cpu, emulator and ascend", d)
+	}
 	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
-		return usage(err)
+		return failed(err)
 	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.Device.CacheDir = filepath.Join(dir, "ppc")
 	}
-	o.Device.Path = c.String("cpu")
+	if o.Device.Path, err = cpuPath(c); err != nil {
+		return err
+	}
+	if d := c.Duration("deadline"); d <= 0 {
+		return usagef("-deadline is %s; it must be longer than nothing", d)
+	}
 	if f := c.String("init"); f != "" {
 		if o.Initial, err = initial(p, f); err != nil {
 			return wrong(err)
@@ -129,7 +142,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	}
 	if f := c.String("save"); f != "" {
 		if err := writable(f); err != nil {
-			return failed(err)
+			return cannotWrite(f, err)
 		}
 	}
 	logs := &workerLogs{dir: c.String("log-dir")}
@@ -139,7 +152,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if f := c.String("log"); f != "" {
 		w, err := os.Create(f)
 		if err != nil {
-			return failed(plainError(err))
+			return cannotWrite(f, err)
 		}
 		defer w.Close()
 		stepLog = bufio.NewWriter(w)
@@ -161,13 +174,10 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		}
 	}
 	if err != nil {
-		if list := ppc.Diagnostics(err); isInput(list) {
-			return wrong(err)
-		}
 		return failed(err)
 	}
 	if logErr != nil {
-		return failed(plainError(logErr))
+		return cannotWrite(c.String("log"), logErr)
 	}
 	if f := c.String("save"); f != "" {
 		arrays := make([]data.Array, len(r.Params))
@@ -175,18 +185,13 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 			arrays[i] = data.NewFloat32(x.Name, x.Shape, x.Values)
 		}
 		if err := data.WriteNPZ(f, arrays); err != nil {
-			return failed(err)
+			return cannotWrite(f, err)
 		}
 	}
 	if err := logs.close(); err != nil {
-		return failed(plainError(err))
+		return cannotWrite(logs.dir, err)
 	}
 	return a.report(r, logs)
-}
-
-// isInput reports whether an error of a run is about what was given to it, not about running.
-func isInput(list diag.List) bool {
-	return len(list) > 0 && strings.HasPrefix(string(list[0].Code), "E0")
 }
 
 // report prints what a run gave.
@@ -274,8 +279,8 @@ func initial(p *plan.Plan, name string) (map[string][]float32, error) {
 				d = d.WithRepair("%s", s)
 			}
 			errs.Add(d)
-		case fmt.Sprint(x.Shape) != fmt.Sprint(q.Type.Shape) || !x.DType.IsFloat():
-			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%v, the parameter is %s", x.Name, x.DType, x.Shape, q.Type))
+		case !slices.Equal(x.Shape, q.Type.Shape) || !x.DType.IsFloat():
+			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%s, the parameter is %s", x.Name, x.DType, ir.ShapeString(x.Shape), q.Type))
 		default:
 			v := make([]float32, x.Elems())
 			x.Float32(v)
@@ -296,9 +301,12 @@ func initial(p *plan.Plan, name string) (map[string][]float32, error) {
 
 // writable checks before a run that its result can be stored.
 func writable(name string) error {
+	if st, err := os.Stat(name); err == nil && st.IsDir() {
+		return errors.New("this is a folder")
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".ppc-*")
 	if err != nil {
-		return fmt.Errorf("%s: the folder cannot be written: %w", name, plainError(err))
+		return err
 	}
 	f.Close()
 	return os.Remove(f.Name())

@@ -61,11 +61,12 @@ func (a *app) fmtCommand() *cli.Command {
 			}
 			changed := string(out) != string(src)
 			if changed && c.Bool("d") {
-				return wrong(fmt.Errorf("%s is not laid out; run `ppc fmt %s`", name, name))
+				return wrong(diag.List{diag.Errorf(diag.NotLaidOut, diag.At(diag.Pos{File: name}), "the layout is not the canonical one").
+					WithRepair("run `ppc fmt %s`", name)})
 			}
 			if changed {
 				if err := replaceFile(name, out); err != nil {
-					return failed(plainError(err))
+					return cannotWrite(name, err)
 				}
 			}
 			if a.json {
@@ -112,6 +113,9 @@ func (a *app) dumpCommand() *cli.Command {
 			for _, n := range names {
 				known = known || n == after
 			}
+			if s := diag.Suggest(after, names); !known && s != "" {
+				return usagef("there is no pass `%s`; did you mean `%s`?", after, s)
+			}
 			if !known {
 				return usagef("-after wants a pass: %s", strings.Join(names, ", "))
 			}
@@ -126,13 +130,13 @@ func (a *app) dumpCommand() *cli.Command {
 				}
 			}
 			if _, err := ppc.Compile(ctx, o); err != nil && text == "" {
-				return wrong(err)
+				return refused(err)
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"pass": after, "ir": text})
 			}
-			_, err = fmt.Fprint(a.out, text)
-			return err
+			fmt.Fprint(a.out, text)
+			return nil
 		},
 	}
 }

@@ -35,12 +35,12 @@ func (a *app) verifyCommand() *cli.Command {
 			}
 			split, err := ppc.Compile(ctx, o)
 			if err != nil {
-				return wrong(err)
+				return refused(err)
 			}
 			o.Unsplit, o.Stages = true, 0
 			whole, err := ppc.Compile(ctx, o)
 			if err != nil {
-				return wrong(err)
+				return refused(err)
 			}
 			first, err := a.trace(ctx, c, whole.Plan)
 			if err != nil {
@@ -79,12 +79,11 @@ func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, 
 		Open: open, Steps: c.Int("steps"), Seed: p.Seed, DataPath: c.String("data"), Getenv: os.Getenv, Norms: true, SkipEval: true,
 		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
 	}
-	o.Device.Path = c.String("cpu")
+	if o.Device.Path, err = cpuPath(c); err != nil {
+		return nil, err
+	}
 	r, err := runtime.Run(ctx, p, o)
 	if err != nil {
-		if isInput(ppc.Diagnostics(err)) {
-			return nil, wrong(err)
-		}
 		return nil, failed(err)
 	}
 	t.params = r.Params

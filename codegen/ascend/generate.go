@@ -59,6 +59,9 @@ func Generate(p *plan.Plan) (*Output, error) {
 	if memory == nil {
 		return nil, fmt.Errorf("the plan has no memory layout for %s", p.Target)
 	}
+	if errs := supported(p); errs.HasErrors() {
+		return nil, errs
+	}
 	out := &Output{}
 	updates := map[updateKey]*Kernel{}
 	for stage := range p.Stages {

@@ -36,14 +36,25 @@ type value struct {
 	unit  int
 }
 
+// weight is that of a Dense layer: [out, in].
+type weight struct {
+	unit    string
+	in, out int
+}
+
 type drawer struct {
-	src    Source
-	cells  strings.Builder
-	unit   int
-	values []value
-	member []string // declarations of the network
-	body   []string // of its construct
-	names  []string // marked members, by unit
+	src Source
+	// What there is to choose from; kinds is the highest kind of unit.
+	activations, optimizers []string
+	kinds                   int
+
+	cells   strings.Builder
+	unit    int
+	values  []value
+	member  []string // declarations of the network
+	body    []string // of its construct
+	names   []string // marked members, by unit
+	weights []weight
 }
 
 // activations of one operand that are smooth enough everywhere, or piecewise linear.
@@ -51,9 +62,27 @@ var activations = []string{"relu(%s)", "tanh(%s)", "sigmoid(%s)", "gelu(%s)", "e
 
 var combinations = []string{"%s + %s", "%s - %s", "%s * %s", "%s / (abs(%s) + 2.0)", "maximum(%s, %s)", "minimum(%s, %s)", "where(less(%s, %s), a * 0.3, b)"}
 
-// Draw draws a model.
+// decoderActivations have no kernels on a chip yet.
+var decoderActivations = []string{"softmax(%s)", "rsqrt(abs(%s) + 0.5)", "dropout(%s, 0.25)", "tril(%s)", "dropout(softmax(%s * 2.0), 0.5)"}
+
+// decoderOptimizers have states, schedules, or parameters of their own.
+var decoderOptimizers = []string{
+	"SGD(lr = 0.05)", "SGD(lr = warmup(3, 0.05), momentum = 0.9, weight_decay = 0.01)", "Adam(lr = cosine(0.01, 0.001, 3))",
+	"AdamW(lr = 0.01, weight_decay = 0.1, groups = { \"*.bias\": { weight_decay: 0 }, \"head.*\": { lr: 0.02 } })",
+}
+
+// Draw draws a model with the operations that every target has.
 func Draw(src Source) Model {
-	d := &drawer{src: src}
+	return draw(&drawer{src: src, activations: activations, optimizers: decoderOptimizers[:1], kinds: 8})
+}
+
+// DrawDecoder draws from all operations and optimizers.
+func DrawDecoder(src Source) Model {
+	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 10})
+}
+
+func draw(d *drawer) Model {
+	src := d.src
 	m := Model{Batch: 8, Width: src.Int("width", 1, 9), Classes: src.Int("classes", 2, 5), Integer: src.Int("loss", 0, 1) == 0}
 	d.values = []value{{"x", m.Width, -1}}
 	units := src.Int("units", 1, 7)
@@ -80,8 +109,8 @@ func Draw(src Source) Model {
 	if m.Integer {
 		label, loss = fmt.Sprintf("i32[%d]", m.Batch), "CrossEntropyLoss()"
 	}
-	fmt.Fprintf(&b, "train random {\n    network = Net()\n    loss = %s\n    optimizer = SGD(lr = 0.05)\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
-		loss, m.Batch, m.Width, label, "%CUT%", m.Batch)
+	fmt.Fprintf(&b, "train random {\n    network = Net()\n    loss = %s\n    optimizer = %s\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
+		loss, d.choose("optimizer", d.optimizers), m.Batch, m.Width, label, "%CUT%", m.Batch)
 	m.Text = b.String()
 	for stages := 1; stages <= min(4, len(d.names)); stages++ {
 		m.Cuts = append(m.Cuts, d.cut(stages))
@@ -148,9 +177,10 @@ func (d *drawer) add() {
 	a := d.pick(key("a"))
 	out := fmt.Sprintf("y%d", d.unit)
 	width := d.src.Int(key("width"), 1, 7)
-	act := d.choose(key("act"), activations)
-	switch d.src.Int(key("kind"), 0, 6) {
+	act := d.choose(key("act"), d.activations)
+	switch kind := d.src.Int(key("kind"), 0, d.kinds); kind {
 	case 0: // a layer
+		d.weights = append(d.weights, weight{name, a.width, width})
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { return %s }\n}\n", cell, a.width, width, fmt.Sprintf(act, "fc(x)"))
 		d.put(name, cell, out, width, a.name)
 	case 1: // nested cells, an inner value used several times
@@ -176,6 +206,30 @@ func (d *drawer) add() {
 	case 5: // products of activations, reductions, transposition
 		fmt.Fprintf(&d.cells, "cell %s {\n    param w: f32[%d, %d] = xavier_uniform()\n    construct(x) {\n        y = matmul(x, w)\n        g = matmul(transpose(y, [1, 0]), y)\n        z = matmul(y, g) * 0.01\n        return %s + mean(z, axes = [1], keepdims = true) + sum(y, axes = [0], keepdims = true) * 0.1\n    }\n}\n", cell, a.width, width, fmt.Sprintf(act, "z"))
 		d.put(name, cell, out, width, a.name)
+	case 7, 8: // the weight of an earlier layer, passed as an argument or returned as a value
+		if len(d.weights) == 0 {
+			kind = 0
+		}
+		if kind == 0 {
+			fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { return %s }\n}\n", cell, a.width, width, fmt.Sprintf(act, "fc(x)"))
+			d.put(name, cell, out, width, a.name)
+			break
+		}
+		w := d.weights[d.src.Int(key("weight"), 0, len(d.weights)-1)]
+		arg := d.slice(a, w.in, key("b"))
+		if kind == 7 {
+			fmt.Fprintf(&d.cells, "cell %s(w: param) {\n    construct(x) { return matmul(x, w, transpose_b = true) }\n}\n", cell)
+			d.put(name, fmt.Sprintf("%s(w = %s.fc.weight)", cell, w.unit), out, w.out, arg)
+			break
+		}
+		fmt.Fprintf(&d.cells, "cell %s {\n    construct(x, w) { return matmul(x, w, transpose_b = true) + %s }\n}\n", cell, fmt.Sprintf("mean(%s)", "w"))
+		d.put(name, cell, out, w.out, arg+", "+w.unit+".fc.weight")
+	case 9: // layer norm and dropout cells, used twice
+		fmt.Fprintf(&d.cells, "cell %s {\n    norm = LayerNorm(%d)\n    fc = Dense(%d, %d)\n    drop = Dropout(0.3)\n    construct(x) { return drop(fc(norm(x))) + %s + drop(fc(norm(x * 0.5))) }\n}\n", cell, a.width, a.width, width, fmt.Sprintf(act, "fc(x)"))
+		d.put(name, cell, out, width, a.name)
+	case 10: // masked attention among the rows of the micro-batch; the parts of a split are joined the other way round
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) {\n        a, b = split(fc(x), 2, axis = -1)\n        n = x.shape[0]\n        s = where(tril(ones([n, n], bool)), matmul(a, b, transpose_b = true), -inf)\n        return concat([b, matmul(softmax(s), a)], axis = -1)\n    }\n}\n", cell, a.width, 2*width)
+		d.put(name, cell, out, 2*width, a.name)
 	case 6: // skip edge: an old value joins
 		old := d.values[d.src.Int(key("old"), 0, len(d.values)-1)]
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(a, b) { return fc(concat([a, b], axis = 1)) }\n}\n", cell, a.width+old.width, width)
@@ -195,7 +249,10 @@ func (d *drawer) slice(b value, width int, key string) string {
 
 func (d *drawer) put(name, cell, out string, width int, args string) {
 	d.names = append(d.names, name)
-	d.member = append(d.member, fmt.Sprintf("%s = %s()", name, cell))
+	if !strings.HasSuffix(cell, ")") {
+		cell += "()"
+	}
+	d.member = append(d.member, fmt.Sprintf("%s = %s", name, cell))
 	d.body = append(d.body, fmt.Sprintf("%s = %s(%s)", out, name, args))
 	d.values = append(d.values, value{out, width, d.unit})
 }

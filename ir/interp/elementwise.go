@@ -67,6 +67,8 @@ func (e *evaluation) function() func(x []float64) float64 {
 		return func(x []float64) float64 { return math.Log(x[0]) }
 	case ir.Sqrt:
 		return func(x []float64) float64 { return math.Sqrt(x[0]) }
+	case ir.Rsqrt:
+		return func(x []float64) float64 { return 1 / math.Sqrt(x[0]) }
 	case ir.Abs:
 		return func(x []float64) float64 { return math.Abs(x[0]) }
 	case ir.Relu:

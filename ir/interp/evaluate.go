@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/ir/threefry"
 )
 
 // evaluation is one operation with its operands and the result to fill.
@@ -64,6 +65,26 @@ func (e *evaluation) run() error {
 		}
 	case ir.ArgMax:
 		e.argMax()
+	case ir.Softmax, ir.SoftmaxGrad:
+		e.softmax()
+	case ir.Tril:
+		e.fill(func(at []int) float64 {
+			if n := len(at); at[n-1] > at[n-2] {
+				return 0
+			}
+			return e.in[0].at(at)
+		})
+	case ir.Dropout:
+		e.dropout()
+	case ir.Gather:
+		return e.gather()
+	case ir.GatherGrad:
+		return e.addRows(e.in[0], e.in[1])
+	case ir.GatherAccumulate:
+		if e.Micro > 0 {
+			copy(e.out.Data, e.in[0].Data)
+		}
+		return e.addRows(e.in[2], e.in[1])
 	case ir.CrossEntropy, ir.CrossEntropyGrad:
 		return e.crossEntropy()
 	default:
@@ -264,6 +285,82 @@ func (e *evaluation) crossEntropy() error {
 		for j, v := range x {
 			p := math.Exp(v-largest) / sum
 			e.out.Data[r*classes+j] = e.round((p - truth(j == label)) * e.in[2].Data[r])
+		}
+	}
+	return nil
+}
+
+// softmax of every row, and its gradient y (dy - sum(dy y)).
+func (e *evaluation) softmax() {
+	n := e.out.Type.Shape[e.out.Type.Rank()-1]
+	for r := 0; r < len(e.out.Data); r += n {
+		x, out := e.in[0].Data[r:r+n], e.out.Data[r:r+n]
+		if e.op.Kind == ir.SoftmaxGrad {
+			y, sum := e.in[1].Data[r:r+n], 0.0
+			for j := range y {
+				sum += x[j] * y[j]
+			}
+			for j := range y {
+				out[j] = e.round(y[j] * (x[j] - sum))
+			}
+			continue
+		}
+		largest, sum := math.Inf(-1), 0.0
+		for _, v := range x {
+			largest = max(largest, v)
+		}
+		for _, v := range x {
+			sum += math.Exp(v - largest)
+		}
+		for j, v := range x {
+			out[j] = e.round(math.Exp(v-largest) / sum)
+		}
+	}
+}
+
+// dropout keeps the elements whose random number is not below p, times 1/(1-p).
+func (e *evaluation) dropout() {
+	p := e.op.Attrs.Float("p")
+	key := threefry.Hashed(e.Seed, uint32(int32(e.in[1].Data[0])), e.Step, uint32(e.Micro))
+	for i, x := range e.in[0].Data {
+		if threefry.Keeps(key, uint64(i), p) {
+			e.out.Data[i] = e.round(x * e.round(1/(1-p)))
+		}
+	}
+}
+
+func (e *evaluation) row(ids Tensor, r, rows int) (int, error) {
+	id := int(ids.Data[r])
+	if id < 0 || id >= rows {
+		return 0, fmt.Errorf("index %d at place %d is outside of the rows 0 to %d", id, r, rows-1)
+	}
+	return id, nil
+}
+
+func (e *evaluation) gather() error {
+	rows := e.in[0].Type.Shape[0]
+	n := len(e.in[0].Data) / max(rows, 1)
+	for r := range e.in[1].Data {
+		id, err := e.row(e.in[1], r, rows)
+		if err != nil {
+			return err
+		}
+		copy(e.out.Data[r*n:][:n], e.in[0].Data[id*n:])
+	}
+	return nil
+}
+
+// addRows adds row r of dy to row ids[r] of the result, r ascending.
+func (e *evaluation) addRows(dy, ids Tensor) error {
+	rows := e.out.Type.Shape[0]
+	n := len(e.out.Data) / max(rows, 1)
+	for r := range ids.Data {
+		id, err := e.row(ids, r, rows)
+		if err != nil {
+			return err
+		}
+		for j := range n {
+			e.out.Data[id*n+j] = e.round(e.out.Data[id*n+j] + dy.Data[r*n+j])
 		}
 	}
 	return nil

@@ -24,6 +24,8 @@ type Interp struct {
 	Exact bool
 	// Micro is the number of the micro-batch: accumulations assign in micro-batch 0 and add in the others.
 	Micro int
+	// Seed and Step are what random numbers depend on, beside key, micro-batch and element.
+	Seed, Step uint32
 	// Show receives what print, summary and tensor_dump show, if not nil.
 	Show func(kind ir.Kind, label string, v Tensor)
 }

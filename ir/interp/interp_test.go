@@ -89,6 +89,57 @@ func TestRoundsEachOperation(t *testing.T) {
 	}
 }
 
+// TestRows: rows that are read twice get both gradients, and indices outside of the table are errors.
+func TestRows(t *testing.T) {
+	table := tensor([]int{3, 2}, 1, 2, 3, 4, 5, 6)
+	ids := Tensor{ir.Tensor(ir.I32, 3), []float64{2, 0, 2}}
+	if got := evaluate(t, &Interp{}, ir.Gather, nil, table, ids).Data; !slices.Equal(got, []float64{5, 6, 1, 2, 5, 6}) {
+		t.Errorf("gather gives %v", got)
+	}
+	dy := tensor([]int{3, 2}, 1, 2, 3, 4, 10, 20)
+	for micro, want := range [][]float64{{3, 4, 0, 0, 11, 22}, {4, 6, 3, 4, 16, 28}} {
+		if got := evaluate(t, &Interp{Micro: micro}, ir.GatherAccumulate, nil, table, ids, dy).Data; !slices.Equal(got, want) {
+			t.Errorf("micro-batch %d: %v, want %v", micro, got, want)
+		}
+	}
+	f := ir.NewModule("test").NewFunc("f")
+	f.Return(f.MustEmit(ir.Gather, []ir.ValueID{f.AddArg("table", table.Type), f.AddArg("ids", ids.Type)}, nil, at()))
+	for _, bad := range []float64{-1, 3} {
+		if _, err := (&Interp{}).Run(f, []Tensor{table, {ids.Type, []float64{0, bad, 0}}}, nil); err == nil {
+			t.Errorf("index %v passes", bad)
+		}
+	}
+}
+
+// TestDropout: about a share p of the elements is 0 and the others are scaled; seed, key, step and micro-batch each
+// change which ones.
+func TestDropout(t *testing.T) {
+	x := Tensor{Type: ir.Tensor(ir.F32, 1000), Data: slices.Repeat([]float64{3}, 1000)}
+	run := func(in *Interp, key float64) []float64 {
+		return evaluate(t, in, ir.Dropout, ir.Attrs{ir.FloatAttr("p", 0.25)}, x, Tensor{ir.Tensor(ir.I32), []float64{key}}).Data
+	}
+	first := run(&Interp{}, 5)
+	zeros := 0
+	for _, v := range first {
+		if v == 0 {
+			zeros++
+		} else if v != 4 {
+			t.Fatalf("an element is %v", v)
+		}
+	}
+	if zeros < 200 || zeros > 300 {
+		t.Errorf("%d of 1000 elements are dropped", zeros)
+	}
+	for _, other := range [][]float64{run(&Interp{Seed: 1}, 5), run(&Interp{Step: 1}, 5), run(&Interp{Micro: 1}, 5), run(&Interp{}, -5)} {
+		if slices.Equal(first, other) {
+			t.Error("two masks are equal")
+		}
+	}
+	if !slices.Equal(first, run(&Interp{}, 5)) {
+		t.Error("the mask is drawn anew")
+	}
+}
+
 // TestAccumulate: micro-batch 0 assigns.
 func TestAccumulate(t *testing.T) {
 	a, g := tensor([]int{2}, 5, 6), tensor([]int{2}, 1, 2)

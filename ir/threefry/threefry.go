@@ -31,10 +31,22 @@ func Block(key, counter Key) Key {
 
 // Stream is the key of a named tensor: seed and the FNV-1a hash of its canonical name, then step and micro-batch.
 func Stream(seed uint32, name string, step, micro uint32) Key {
+	return Hashed(seed, Hash(name), step, micro)
+}
+
+// Hash is the 32-bit FNV-1a hash of a canonical name.
+func Hash(name string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(name))
-	return Block(Key{seed, h.Sum32()}, Key{step, micro})
+	return h.Sum32()
 }
+
+// Hashed is Stream with the hash of the name.
+func Hashed(seed, hash, step, micro uint32) Key { return Block(Key{seed, hash}, Key{step, micro}) }
+
+// Keeps reports whether dropout with probability p keeps element e of a stream: its random number, as a fraction of 2^32,
+// is not below p.
+func Keeps(k Key, e uint64, p float64) bool { return float64(k.Element(e)[0]) >= p*(1<<32) }
 
 // Element returns the block of element e of a stream; its first word is the element's random number.
 func (k Key) Element(e uint64) Key { return Block(k, Key{uint32(e >> 32), uint32(e)}) }

@@ -12,17 +12,18 @@ type builder struct {
 	*differ
 	t *triple
 
-	f      *ir.Func              // the forward form, whose results grow by what has to be kept
-	active []bool                // by value: has a gradient if one arrives
-	isRead []bool                // by value: a trained parameter
-	calls  map[ir.OpID]*triple   // differentiated callees
-	saved  map[ir.ValueID]int    // value -> result of f that keeps it
-	input  *ir.Func              // the input-gradient form
-	inputs map[source]ir.ValueID // what became an argument of input
-	from   map[ir.ValueID]source // and back
-	consts map[ir.ValueID]ir.ValueID
-	export map[ir.ValueID]int // value of input -> its result index
-	given  map[ir.ValueID][]contribution
+	f        *ir.Func              // the forward form, whose results grow by what has to be kept
+	active   []bool                // by value: has a gradient if one arrives
+	isRead   []bool                // by value: a trained parameter
+	constant []bool                // by value: depends on constants only
+	calls    map[ir.OpID]*triple   // differentiated callees
+	saved    map[ir.ValueID]int    // value -> result of f that keeps it
+	input    *ir.Func              // the input-gradient form
+	inputs   map[source]ir.ValueID // what became an argument of input
+	from     map[ir.ValueID]source // and back
+	consts   map[ir.ValueID]ir.ValueID
+	export   map[ir.ValueID]int // value of input -> its result index
+	given    map[ir.ValueID][]contribution
 
 	accumulations []accumulation // in reverse program order
 }
@@ -267,6 +268,7 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		}
 	}
 	fwd.Return(results...)
+	b.constant = fwd.Constants()
 	b.active = make([]bool, fwd.NumValues())
 	b.isRead = make([]bool, fwd.NumValues())
 	for v, c := range copies {
@@ -304,14 +306,20 @@ func (b *builder) source(v ir.ValueID) source {
 	return source{kind: fromResult, index: i}
 }
 
-// value gives the input function's value of a forward value. Constants are made again, all else is an argument.
+// value gives the input function's value of a forward value. What depends on constants only is made again, all else is
+// an argument.
 func (b *builder) value(v ir.ValueID) ir.ValueID {
-	if op := b.f.Value(v).Op; op != nil && op.Kind == ir.Constant {
+	if b.constant[v] {
 		c, ok := b.consts[v]
 		if !ok {
+			op := b.f.Value(v).Op
+			args := make([]ir.ValueID, len(op.Args))
+			for i, a := range op.Args {
+				args[i] = b.value(a)
+			}
 			at := op.At
 			at.Pass, at.Forward = ir.InputPass, op.ID
-			c = b.input.MustEmit(ir.Constant, nil, op.Attrs, at)
+			c = b.input.MustEmit(op.Kind, args, op.Attrs, at)
 			b.consts[v] = c
 		}
 		return c
@@ -381,6 +389,14 @@ func (b *builder) operation(op *ir.Op) {
 		if transposed {
 			sums[i].attrs = ir.Attrs{ir.BoolAttr("transpose_b", true)}
 		}
+	}
+	g.SetGather = func(i int, ids, dy ir.ValueID) {
+		if !b.isRead[op.Args[i]] {
+			rows := ir.Attrs{ir.IntAttr("rows", g.OperandType(i).Shape[0])}
+			g.Set(i, b.input.MustEmit(ir.GatherGrad, []ir.ValueID{dy, ids}, rows, g.At()))
+			return
+		}
+		sums[i] = &accumulation{op: op, kind: ir.GatherAccumulate, reads: []read{b.readOf(op.Args[i])}, operands: []source{b.operand(ids), b.operand(dy)}}
 	}
 	info.Gradient(g)
 	for i, v := range grads {
@@ -471,7 +487,7 @@ func (b *builder) call(op *ir.Op, t *triple) {
 			a.operands = append(a.operands, b.operand(grads[s.index]))
 		default:
 			v := forward(s)
-			if c := b.f.Value(v).Op; c != nil && c.Kind == ir.Constant {
+			if b.constant[v] {
 				a.operands = append(a.operands, b.operand(b.value(v)))
 			} else {
 				a.operands = append(a.operands, b.source(v))

@@ -30,7 +30,7 @@ func rules() []rule {
 			add(k, nil, f32(s[0]...), f32(s[1]...))
 		}
 	}
-	for _, k := range []ir.Kind{ir.Identity, ir.Neg, ir.Exp, ir.Log, ir.Sqrt, ir.Abs, ir.Relu, ir.Sigmoid, ir.Tanh, ir.Gelu} {
+	for _, k := range []ir.Kind{ir.Identity, ir.Neg, ir.Exp, ir.Log, ir.Sqrt, ir.Rsqrt, ir.Softmax, ir.Tril, ir.Abs, ir.Relu, ir.Sigmoid, ir.Tanh, ir.Gelu} {
 		add(k, nil, f32(2, 5))
 	}
 	add(ir.Where, nil, ir.Tensor(ir.Bool, 2, 1), f32(3), f32(2, 3))
@@ -68,6 +68,10 @@ func rules() []rule {
 		}
 	}
 	add(ir.CrossEntropy, nil, f32(3, 4), ir.Tensor(ir.I32, 3))
+	add(ir.Gather, nil, f32(3, 2, 4), ir.Tensor(ir.I32, 2, 3))
+	add(ir.Gather, nil, f32(3), ir.Tensor(ir.I32))
+	add(ir.Tril, nil, f32(2, 4, 3))
+	add(ir.Dropout, ir.Attrs{ir.FloatAttr("p", 0.4)}, f32(3, 7), ir.Tensor(ir.I32))
 	return out
 }
 
@@ -94,7 +98,7 @@ func newBlock(r rule, through bool) *block {
 			switch {
 			case !t.DType.IsFloat():
 				v.Data[e] = float64(random.IntN(2))
-			case r.kind == ir.Log || r.kind == ir.Sqrt || r.kind == ir.Div:
+			case r.kind == ir.Log || r.kind == ir.Sqrt || r.kind == ir.Rsqrt || r.kind == ir.Div:
 				v.Data[e] = 0.5 + random.Float64()
 			default:
 				v.Data[e] = random.NormFloat64()

@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, messages, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -62,6 +62,25 @@ func passes(p *plan.Plan, q *plan.Program) error {
 	return nil
 }
 
+// updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
+// has one.
+func updates(_ *plan.Plan, q *plan.Program) error {
+	for s, list := range q.Actions {
+		n := 0
+		for _, a := range list {
+			if a.Kind == plan.Update {
+				n++
+			} else if n > 0 && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
+				return fmt.Errorf("stage %d: %s behind the update", s, a.Kind)
+			}
+		}
+		if q.Train && n != 1 || !q.Train && n != 0 {
+			return fmt.Errorf("stage %d: the step has %d updates", s, n)
+		}
+	}
+	return nil
+}
+
 // messages: one send and one receive of every message and micro-batch, on the right stages, in the same order on both
 // sides of a link; types and sizes of both ends agree.
 func messages(p *plan.Plan, q *plan.Program) error {
@@ -69,7 +88,7 @@ func messages(p *plan.Plan, q *plan.Program) error {
 	sends, recvs := map[link][]string{}, map[link][]string{}
 	for s, list := range q.Actions {
 		for _, a := range list {
-			if a.Kind.IsCompute() {
+			if a.Kind.IsCompute() || a.Kind.IsShared() {
 				continue
 			}
 			if a.Message < 0 || a.Message >= len(q.Messages) {
@@ -118,7 +137,50 @@ func messages(p *plan.Plan, q *plan.Program) error {
 	return nil
 }
 
-// gradients: the weight passes write every accumulator exactly once.
+// shared: every message of a shared parameter is sent and received once, on the right stages, gradients before and values
+// behind the update; both ends hold tensors of the parameter's type.
+func shared(p *plan.Plan, q *plan.Program) error {
+	sent, received := make([]int, len(q.Shared)), make([]int, len(q.Shared))
+	for s, list := range q.Actions {
+		updated := false
+		for _, a := range list {
+			updated = updated || a.Kind == plan.Update
+			if !a.Kind.IsShared() {
+				continue
+			}
+			if a.Message < 0 || a.Message >= len(q.Shared) {
+				return fmt.Errorf("stage %d: %s of an unknown message", s, a.Kind)
+			}
+			m := q.Shared[a.Message]
+			value := a.Kind == plan.SendParam || a.Kind == plan.RecvParam
+			if value != m.Value || value != updated {
+				return fmt.Errorf("stage %d: %s stands on the wrong side of the update", s, a.Kind)
+			}
+			switch {
+			case a.Kind.IsSend() && m.From == s:
+				sent[m.ID]++
+			case a.Kind.IsRecv() && m.To == s:
+				received[m.ID]++
+			default:
+				return fmt.Errorf("stage %d: %s of a message from stage %d to stage %d", s, a.Kind, m.From, m.To)
+			}
+		}
+	}
+	for _, m := range q.Shared {
+		if sent[m.ID] != 1 || received[m.ID] != 1 {
+			return fmt.Errorf("shared parameters from stage %d to stage %d are sent %d times and received %d times", m.From, m.To, sent[m.ID], received[m.ID])
+		}
+		for _, t := range m.Tensors {
+			a, b := p.Stages[m.From].Areas[t.From.Area].Items[t.From.Item], p.Stages[m.To].Areas[t.To.Area].Items[t.To.Item]
+			if !a.Type.Equal(t.Type) || !b.Type.Equal(t.Type) || a.Form != b.Form {
+				return fmt.Errorf("%s is kept differently on stages %d and %d", t.Name, m.From, m.To)
+			}
+		}
+	}
+	return nil
+}
+
+// gradients: a weight pass or a receive writes every accumulator exactly once.
 func gradients(p *plan.Plan, q *plan.Program) error {
 	if !q.Train {
 		return nil
@@ -129,6 +191,13 @@ func gradients(p *plan.Plan, q *plan.Program) error {
 			if c.Stage == s && c.Phases[ir.WeightPass].Func != nil {
 				for _, r := range c.Phases[ir.WeightPass].Results {
 					written[r]++
+				}
+			}
+		}
+		for _, m := range q.Shared {
+			for _, t := range m.Tensors {
+				if m.To == s && !m.Value {
+					written[t.To]++
 				}
 			}
 		}
@@ -210,7 +279,7 @@ func lifetime(l plan.Lifetime) (first [plan.Update + 1]bool, last plan.ActionKin
 
 // deadlock builds the graph of all actions, where the two ends of a transfer are one node, and shows a cycle if there
 // is one. Edges: a stage's compute actions in order; a transfer after every compute action before it in either list;
-// transfers of a link in order; compute after the transfers it needs; a buffer's next writer after its last send.
+// transfers of a message in order of micro-batches; compute after the transfers it needs; a buffer's next writer after its last send.
 func deadlock(p *plan.Plan, q *plan.Program) error {
 	g := &graph{names: nil, transfer: map[[2]int]int{}}
 	node := func(name string) int {
@@ -222,31 +291,38 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 		k := [2]int{message, micro}
 		n, ok := g.transfer[k]
 		if !ok {
-			m := q.Messages[message]
-			n = node(fmt.Sprintf("message %d of micro-batch %d from stage %d to stage %d", message, micro, q.Chunks[m.From].Stage, q.Chunks[m.To].Stage))
+			if message < 0 {
+				m := q.Shared[-1-message]
+				n = node(fmt.Sprintf("shared parameters from stage %d to stage %d", m.From, m.To))
+			} else {
+				m := q.Messages[message]
+				n = node(fmt.Sprintf("message %d of micro-batch %d from stage %d to stage %d", message, micro, q.Chunks[m.From].Stage, q.Chunks[m.To].Stage))
+			}
 			g.transfer[k] = n
 		}
 		return n
 	}
-	last := map[[2]int]int{} // link -> last transfer
+	last := map[int]int{} // message -> last transfer
 	for s, list := range q.Actions {
 		compute := -1
 		var wants []int
 		for _, a := range list {
 			if !a.Kind.IsCompute() {
-				t := transfer(a.Message, a.Micro)
+				id := a.Message
+				if a.Kind.IsShared() {
+					id = -1 - id
+				}
+				t := transfer(id, a.Micro)
 				if compute >= 0 {
 					g.edge(compute, t)
 				}
-				m := q.Messages[a.Message]
 				if a.Kind.IsRecv() {
 					wants = append(wants, t)
 				} else {
-					l := [2]int{s, q.Chunks[m.To].Stage}
-					if before, ok := last[l]; ok {
+					if before, ok := last[id]; ok {
 						g.edge(before, t)
 					}
-					last[l] = t
+					last[id] = t
 				}
 				continue
 			}

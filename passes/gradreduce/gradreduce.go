@@ -1,5 +1,6 @@
-// Package gradreduce ends a training step: behind the last weight pass of a stage its gradients are complete, the reads
-// of each parameter are folded and the optimizer runs, once per parameter and step.
+// Package gradreduce ends a training step: behind the last weight pass of a stage its gradients are complete. Those of
+// parameters that another stage owns go there; the owner folds the reads of each parameter and runs the optimizer, once
+// per parameter and step; the new values of shared parameters come back.
 package gradreduce
 
 import "github.com/ppc-lang/ppc/plan"
@@ -10,6 +11,21 @@ func Run(p *plan.Program) {
 		return
 	}
 	for s := range p.Actions {
+		shared := func(send, value bool, kind plan.ActionKind) {
+			for _, m := range p.Shared {
+				mine, peer := m.To, m.From
+				if send {
+					mine, peer = m.From, m.To
+				}
+				if mine == s && m.Value == value {
+					p.Actions[s] = append(p.Actions[s], plan.Action{Kind: kind, Chunk: -1, Message: m.ID, Peer: peer})
+				}
+			}
+		}
+		shared(true, false, plan.SendGrad)
+		shared(false, false, plan.RecvGrad)
 		p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
+		shared(true, true, plan.SendParam)
+		shared(false, true, plan.RecvParam)
 	}
 }

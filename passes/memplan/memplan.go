@@ -74,7 +74,8 @@ func (b *builder) item(stage int, k areaKey, it plan.Item) plan.Ref {
 
 var static = func(c plan.Class) areaKey { return areaKey{-1, -1, plan.Static, c} }
 
-// parameters places the parameters that the chunks of a stage read, in declaration order.
+// parameters places the parameters that the chunks of a stage read, in declaration order, with an accumulator per read on
+// the stage. sharedparam settles owners and adds what they get from others.
 func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param]plan.Form) {
 	read := map[*ir.Param]bool{}
 	reads := map[*ir.Param]int{}
@@ -92,8 +93,11 @@ func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param
 				}
 			}
 		}
-		for _, r := range q.Reads {
-			reads[r]++
+		for i, at := range q.ReadStages() {
+			if at == stage {
+				reads[q.Reads[i]]++
+				read[q.Reads[i]] = true
+			}
 		}
 	}
 	for _, prm := range b.plan.Module.Params {
@@ -101,33 +105,45 @@ func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param
 			continue
 		}
 		it := plan.Item{Name: prm.Name, Type: prm.Type, Form: forms[prm]}
-		sp := plan.StageParam{Param: prm, Value: b.item(stage, static(plan.Parameters), it)}
+		sp := plan.StageParam{Param: prm, Owner: stage, Value: b.item(stage, static(plan.Parameters), it)}
 		for range reads[prm] {
 			sp.Accumulators = append(sp.Accumulators, b.item(stage, static(plan.Gradients), it))
-		}
-		if o := b.plan.Optimizer; o != nil && reads[prm] > 0 {
-			for range o.States {
-				sp.States = append(sp.States, b.item(stage, static(plan.OptState), it))
-			}
 		}
 		b.plan.Stages[stage].Params = append(b.plan.Stages[stage].Params, sp)
 	}
 }
 
+// ReadStages gives, per read of a parameter, the stage whose weight pass accumulates it.
+func (q *Program) ReadStages() []int {
+	stages := make([]int, len(q.Reads))
+	for _, op := range q.Func.Ops {
+		for _, a := range op.Args {
+			if v := q.Func.Value(a); v.Op == nil && v.Param == nil && v.Index > q.Inputs {
+				stages[v.Index-q.Inputs-1] = q.Chunks[op.Chunk].Stage
+			}
+		}
+	}
+	return stages
+}
+
 // accumulators maps the accumulator arguments of a joint graph to the stage's gradients.
 func (b *builder) accumulators(q *Program) {
 	b.accs = map[ir.ValueID]plan.Ref{}
-	used := map[*ir.Param]int{}
-	for i, prm := range q.Reads {
-		v := q.Func.Args[q.Inputs+1+i]
-		for _, st := range b.plan.Stages {
-			for _, sp := range st.Params {
-				if sp.Param == prm {
-					b.accs[v] = sp.Accumulators[used[prm]]
-				}
-			}
+	type key struct {
+		stage int
+		param *ir.Param
+	}
+	used := map[key]int{}
+	at := map[key]*plan.StageParam{}
+	for s, st := range b.plan.Stages {
+		for i := range st.Params {
+			at[key{s, st.Params[i].Param}] = &st.Params[i]
 		}
-		used[prm]++
+	}
+	for i, s := range q.ReadStages() {
+		k := key{s, q.Reads[i]}
+		b.accs[q.Func.Args[q.Inputs+1+i]] = at[k].Accumulators[used[k]]
+		used[k]++
 	}
 }
 
@@ -247,7 +263,7 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 		k := areaKey{program: index, chunk: c, class: plan.Saved}
 		switch {
 		case rec.Param != nil:
-			panic("memplan: the value of a parameter leaves its pass")
+			panic("memplan: the value of a parameter leaves its chunk")
 		case rec.Op == nil && rec.Index < q.Inputs:
 			if ref := b.plan.Stages[stage].Inputs[index][rec.Index]; ref.Item < 0 {
 				b.plan.Stages[stage].Inputs[index][rec.Index] = b.item(stage, areaKey{index, -1, plan.PerMicro, plan.InputsOf}, it)

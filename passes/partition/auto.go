@@ -34,10 +34,8 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		var call *ir.Op
 		most := 0.0
 		for _, u := range units {
-			for i, op := range u.ops {
-				if op.Callee != nil && (call == nil || u.costs[i] > most) {
-					call, most = op, u.costs[i]
-				}
+			if u.op.Callee != nil && (call == nil || u.cost > most) {
+				call, most = u.op, u.cost
 			}
 		}
 		if call == nil {
@@ -47,22 +45,24 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
+	constant := f.Constants()
+	for _, op := range f.Ops {
+		if len(op.Results) > 0 && constant[op.Results[0]] {
+			chunk[op.ID] = cloned
+		}
+	}
 	start := 0
 	for s, end := range cutChain(f, units, stages) {
 		for _, u := range units[start:end] {
-			for _, op := range u.ops {
-				chunk[op.ID] = s
-			}
+			chunk[u.op.ID] = s
 		}
 		start = end
 	}
 	placement := Placement{}
 	keys := keysOf(f)
 	for _, u := range units {
-		for _, op := range u.ops {
-			if keys[op.ID] != "" {
-				placement[keys[op.ID]] = chunk[op.ID]
-			}
+		if k := keys[u.op.ID]; k != "" {
+			placement[k] = chunk[u.op.ID]
 		}
 	}
 	return recolour(f, chunk), placement, nil
@@ -141,11 +141,10 @@ func scopePath(f *ir.Func, call *ir.Op) string {
 	return path
 }
 
-// unit is what the planner keeps together: an operation or call, or a run of them that reads a parameter in common.
+// unit is what the planner keeps together: an operation or call.
 type unit struct {
-	ops   []*ir.Op
-	costs []float64 // forward and backward, by operation
-	cost  float64
+	op   *ir.Op
+	cost float64 // forward and backward
 }
 
 func pieces(n int) string {
@@ -155,45 +154,22 @@ func pieces(n int) string {
 	return fmt.Sprintf("%d pieces", n)
 }
 
-// weigh lists the forward operations of f with their cost and that of their gradient operations. The readers of a
-// parameter, and all that stands between them, are one unit: a parameter lives on one stage.
+// weigh lists the forward operations of f, constants aside, with their cost and that of their gradient operations.
 func weigh(f *ir.Func, c *coster) []unit {
-	var ops []*ir.Op
-	var costs []float64
+	var units []unit
 	place := make([]int, f.NumOps())
-	root := f.Roots()
-	first := map[*ir.Param]int{}
-	joined := []int{} // by place: the last place that must be with it
+	constant := f.Constants()
+	skipped := make([]bool, f.NumOps())
 	for _, op := range f.Ops {
 		switch {
+		case len(op.Results) > 0 && constant[op.Results[0]], skipped[op.Forward]:
+			skipped[op.ID] = true
 		case op.Pass == ir.ForwardPass:
-			n := len(ops)
-			place[op.ID] = n
-			ops, costs, joined = append(ops, op), append(costs, c.op(f, op)), append(joined, n)
-			for _, a := range op.Args {
-				if p := f.Value(root[a]).Param; p != nil {
-					if _, ok := first[p]; !ok {
-						first[p] = n
-					}
-					joined[first[p]] = n
-				}
-			}
+			place[op.ID] = len(units)
+			units = append(units, unit{op, c.op(f, op)})
 		case op.Forward != 0:
-			costs[place[op.Forward]] += c.op(f, op)
+			units[place[op.Forward]].cost += c.op(f, op)
 		}
-	}
-	var units []unit
-	for i := 0; i < len(ops); {
-		end := joined[i]
-		for j := i; j <= end; j++ {
-			end = max(end, joined[j])
-		}
-		u := unit{ops: ops[i : end+1], costs: costs[i : end+1]}
-		for _, x := range u.costs {
-			u.cost += x
-		}
-		units = append(units, u)
-		i = end + 1
 	}
 	return units
 }
@@ -207,11 +183,12 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	}
 	limit := bottleneck(prefix, stages) * (1 + 1e-12)
 
-	at := make([]int, f.NumOps()) // place of an operation among the units
+	at := make([]int, f.NumOps()) // place of an operation among the units; behind them for constants, which never cross
+	for i := range at {
+		at[i] = n
+	}
 	for i, u := range units {
-		for _, op := range u.ops {
-			at[op.ID] = i
-		}
+		at[u.op.ID] = i
 	}
 	type state struct {
 		bytes  int
@@ -232,13 +209,11 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	for i := n - 1; i >= 0; i-- {
 		bytes := 0
 		for j := i + 1; j <= n && prefix[j]-prefix[i] <= limit; j++ {
-			for _, op := range units[j-1].ops {
-				for _, a := range op.Args {
-					d := f.Value(a).Op
-					if d != nil && at[d.ID] < i && seen[a] != i+1 {
-						seen[a] = i + 1
-						bytes += f.TypeOf(a).Bytes()
-					}
+			for _, a := range units[j-1].op.Args {
+				d := f.Value(a).Op
+				if d != nil && at[d.ID] < i && seen[a] != i+1 {
+					seen[a] = i + 1
+					bytes += f.TypeOf(a).Bytes()
 				}
 			}
 			w := prefix[j] - prefix[i]

@@ -147,8 +147,13 @@ func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
 	chunk := make([]int, f.NumOps())
 	by := make([]*ir.Op, stages) // an operation of every stage
 	fx := &effects{has: map[*ir.Func]bool{}}
+	constant := f.Constants()
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass {
+			continue
+		}
+		if len(op.Results) > 0 && constant[op.Results[0]] {
+			chunk[op.ID] = cloned // also where a cell around it is marked: constants are never sent
 			continue
 		}
 		highest, from, inputsOnly := -1, (*ir.Op)(nil), true
@@ -284,16 +289,26 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 	}
 	c := newCopy(f)
 	copies := map[[2]int]ir.ValueID{} // (value, chunk) of cloned operations
+	root := f.Roots()
 	for _, op := range f.Ops {
 		place := func(on int) *ir.Op {
+			at := op.At
+			at.Chunk = on
 			args := make([]ir.ValueID, len(op.Args))
 			for i, a := range op.Args {
+				// A parameter that was handed over as a value is read where it is used, not sent.
+				if d := f.Value(a).Op; d != nil && chunk[d.ID] != on && f.Value(root[a]).Param != nil {
+					args[i] = c.values[root[a]]
+					if !f.TypeOf(a).Equal(f.TypeOf(root[a])) {
+						view := ir.At{Pos: op.Pos, Stage: -1, Scope: op.Scope, Chunk: on, Pass: op.Pass}
+						args[i] = c.to.MustEmit(ir.Reshape, args[i:i+1], ir.Attrs{ir.IntsAttr("shape", f.TypeOf(a).Shape)}, view)
+					}
+					continue
+				}
 				if args[i] = c.values[a]; args[i] == 0 {
 					args[i] = copies[[2]int{int(a), on}]
 				}
 			}
-			at := op.At
-			at.Chunk = on
 			n := c.to.CopyOp(op, args, at)
 			if n.Forward != 0 {
 				n.Forward = c.ids[n.Forward]

@@ -12,8 +12,8 @@ type Times struct {
 	Update []float64    // by stage
 }
 
-// Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order link per
-// ordered pair of stages, a transfer starts when both sides have posted it, compute waits for its messages and for sends
+// Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order queue per message,
+// a link per ordered pair of stages that carries one transfer at a time, a transfer starts when both sides have posted it, compute waits for its messages and for sends
 // whose buffer it needs again, and a weight pass runs while the stage waits, or when its lag is used up, or at the end.
 // It returns an error that names the actions when nothing can go on.
 func Simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
@@ -46,7 +46,15 @@ func Simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Predictio
 	return out, nil
 }
 
+// key is a transfer; shared messages count down from -1.
 type key struct{ message, micro int }
+
+func keyOf(a plan.Action) key {
+	if a.Kind.IsShared() {
+		return key{-1 - a.Message, 0}
+	}
+	return key{a.Message, a.Micro}
+}
 
 type rank struct {
 	stage, next int
@@ -75,11 +83,22 @@ func (s *simulation) finish(k key) (float64, bool) {
 	if !ok1 || !ok2 {
 		return 0, false
 	}
-	m := s.p.Messages[k.message]
-	l := [2]int{s.p.Chunks[m.From].Stage, s.p.Chunks[m.To].Stage}
+	var l [2]int
+	bytes := 0
+	if k.message < 0 {
+		m := s.p.Shared[-1-k.message]
+		l = [2]int{m.From, m.To}
+		for _, t := range m.Tensors {
+			bytes += t.Type.Bytes()
+		}
+	} else {
+		m := s.p.Messages[k.message]
+		l = [2]int{s.p.Chunks[m.From].Stage, s.p.Chunks[m.To].Stage}
+		bytes = m.Bytes()
+	}
 	start := max(a, b, s.link[l])
-	t := start + s.c.Latency + float64(m.Bytes())/s.c.Link
-	s.link[l] = start + float64(m.Bytes())/s.c.Link
+	t := start + s.c.Latency + float64(bytes)/s.c.Link
+	s.link[l] = start + float64(bytes)/s.c.Link
 	s.done[k] = t
 	return t, true
 }
@@ -107,11 +126,14 @@ func (s *simulation) advance(r *rank) bool {
 	a := list[r.next]
 	switch {
 	case a.Kind.IsRecv():
-		k := key{a.Message, a.Micro}
+		k := keyOf(a)
 		s.posted[k] = r.now
 		r.wants = append(r.wants, k)
 	case a.Kind.IsSend():
-		s.sent[key{a.Message, a.Micro}] = r.now
+		for a.Kind == plan.SendGrad && len(r.pending) > 0 {
+			s.weight(r)
+		}
+		s.sent[keyOf(a)] = r.now
 	case a.Kind == plan.WeightGrad:
 		r.pending = append(r.pending, a)
 		for len(r.pending) > s.lag {
@@ -121,6 +143,14 @@ func (s *simulation) advance(r *rank) bool {
 		for len(r.pending) > 0 {
 			s.weight(r)
 		}
+		for _, k := range r.wants {
+			t, ok := s.finish(k)
+			if !ok {
+				return false
+			}
+			r.now = max(r.now, t)
+		}
+		r.wants = r.wants[:0]
 		r.run(s.t.Update[r.stage])
 	default:
 		for _, k := range s.reuse(a) {

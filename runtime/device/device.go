@@ -12,9 +12,11 @@ import (
 // Device holds one stage of a plan. Its methods are called from one goroutine, except Buffer, whose memory the peer's
 // rank writes while no action that uses it runs.
 type Device interface {
-	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters, Gradients and
-	// OptState are not reached this way: a device may keep them in a form of its own.
+	// Buffer is the memory of an item in a slot, row-major, little endian. Items of class Parameters and Gradients are in the
+	// device's own form, the same on every rank of that kind of device.
 	Buffer(ref plan.Ref, slot int) []byte
+	// Step tells the number of the training step that begins, from 0: random numbers depend on it.
+	Step(n uint32)
 	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one. A pass
 	// without function does nothing.
 	Run(program, chunk int, pass ir.Pass, lo, hi int) error
@@ -22,8 +24,9 @@ type Device interface {
 	// of squares of each trained parameter's gradient in squares (by Stage.Params; float64).
 	FoldGradients(squares []float64) error
 	// Update runs the optimizer on all parameters of the stage. Pending weight passes run first, in the order given; a
-	// device may run each parameter's update right behind its last accumulation. folded says that FoldGradients ran.
-	Update(program int, pending []Pending, scalars []float32, folded bool) error
+	// device may run each parameter's update right behind its last accumulation. scalars are those of the step, as
+	// plan.Optimizer.At gives them. folded says that FoldGradients ran.
+	Update(program int, pending []Pending, scalars [][]float32, folded bool) error
 	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form.
 	SetParam(i int, v []float32) error
 	Param(i int, v []float32) error
@@ -39,6 +42,8 @@ type Pending struct{ Chunk, Lo, Hi int }
 type Options struct {
 	// Path selects the kernels of the cpu device: generic, avx2, avx512; "" is the best of the machine.
 	Path string
+	// Seed of random operations.
+	Seed uint32
 	// Poison makes the device fill buffers with NaN at the end of their planned life (tests).
 	Poison bool
 	// Print receives what print, summary and tensor_dump operations show. data is valid during the call.

@@ -61,7 +61,7 @@ train a { // want `E0602: the train block has no .network.` `E0602: the train bl
 train a {
     network = 3 // want `E0603: .network. is a cell, not the number 3`
     loss = MSELoss() @stages(1) // want `E0105: unknown mark @stages; did you mean "stage"`
-    optimizer = SGD(lr = "fast") // want `E0303: the argument .lr. of SGD is a float, not a string`
+    optimizer = SGD(lr = "fast") // want `E0303: the argument .lr. of SGD is a number or a schedule, not a string`
     input x: f32[32, 3] @recompute // want `E0314: @recompute is not built yet`
     input label: f32[32, 3]
 }

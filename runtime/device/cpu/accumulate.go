@@ -11,12 +11,15 @@ import (
 // blockRows is how many rows of a panel are updated at a time: 8 KB of each operand stay in the nearest cache.
 const blockRows = plan.BlockElements / kernel.PanelColumns
 
-// accumulation adds what a micro-batch contributes to one accumulator: x^T @ dy, or a gradient as it is.
+// accumulation adds what a micro-batch contributes to one accumulator: x^T @ dy, rows of dy at indices, or a gradient as
+// it is.
 type accumulation struct {
 	op     *ir.Op
 	acc    operand
 	x, dy  place // of matmul_accumulate
-	g      place // of accumulate
+	g      place // of accumulate; dy of gather_accumulate
+	ids    place // of gather_accumulate
+	gather bool
 	chunk  int
 	matMul bool
 	rows   int // of x and dy
@@ -49,6 +52,8 @@ func (m *machine) accumulations(nodes []node) ([]accumulation, error) {
 			if a.block, err = m.work(0, 4*blockRows*kernel.PanelColumns, n.op.Kind); err != nil {
 				return nil, err
 			}
+		case ir.GatherAccumulate:
+			a.gather, a.ids, a.g = true, n.in[1].place, n.in[2].place
 		case ir.Accumulate:
 			a.g = n.in[1].place
 		default:
@@ -65,18 +70,29 @@ func (m *machine) at(p place, micro int) []float32 {
 }
 
 // accumulate runs micro-batches lo..hi-1. Micro-batch 0 starts the sum by assignment.
-func (m *machine) accumulate(a *accumulation, lo, hi int) {
+func (m *machine) accumulate(a *accumulation, lo, hi int) error {
 	acc := m.at(a.acc.place, 0)
 	switch {
 	case a.matMul && a.acc.form != plan.Rows:
 		m.path.MatMulWeightGrad(acc, m.segmentsOf(a, lo, hi), a.k, a.n, lo > 0)
 	case a.matMul:
 		m.accumulateRows(a, acc, m.segmentsOf(a, lo, hi), lo > 0)
+	case a.gather:
+		if lo == 0 {
+			clear(acc)
+		}
+		for micro := lo; micro < hi; micro++ {
+			ids := elements[int32](bytesOf(m.at(a.ids, micro)))
+			if err := m.addRows(acc, m.at(a.g, micro), ids, a.acc.typ.Shape[0]); err != nil {
+				return stepError(a.op, micro, err)
+			}
+		}
 	default:
 		for micro := lo; micro < hi; micro++ {
 			m.add(a, acc, m.at(a.g, micro), micro > 0)
 		}
 	}
+	return nil
 }
 
 func (m *machine) segmentsOf(a *accumulation, lo, hi int) []kernel.Segment {

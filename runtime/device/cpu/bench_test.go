@@ -21,7 +21,7 @@ func BenchmarkStep(b *testing.B) {
 			r.initial()
 			r.load(0)
 			d := r.devs[0]
-			pending, scalars := []device.Pending{{Chunk: 0, Lo: 0, Hi: 4}}, []float32{0.001}
+			pending, scalars := []device.Pending{{Chunk: 0, Lo: 0, Hi: 4}}, [][]float32{{0.001}}
 			for b.Loop() {
 				for micro := range 4 {
 					r.check(d.Run(0, 0, ir.ForwardPass, micro, micro+1))

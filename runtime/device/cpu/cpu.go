@@ -24,6 +24,7 @@ var _ device.Open = Open
 type machine struct {
 	memory
 	plan     *plan.Plan
+	index    int // of the stage
 	stage    *plan.Stage
 	layout   *plan.StageMemory
 	arenas   []arena // by area; then the scratch and the workspace
@@ -47,7 +48,7 @@ type code struct {
 	steps  [2][]instruction // forward and input gradient
 	sums   []accumulation   // weight gradient
 	passes [3]bool
-	ends   [3][]int // areas whose slot dies with the pass
+	ends   [3][]place // items that die with the pass, in the slot of the micro-batch
 }
 
 // instruction is a step and what it belongs to.
@@ -81,8 +82,8 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 	if stage < 0 || stage >= len(p.Stages) || len(p.Memory) == 0 || stage >= len(p.Memory[0].Stages) {
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
-	m := &machine{plan: p, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
-	m.path, m.print = path, opt.Print
+	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
+	m.path, m.print, m.seed = path, opt.Print, opt.Seed
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
 	}
@@ -143,12 +144,8 @@ func (m *machine) workspace() int { return len(m.stage.Areas) + 1 }
 // Buffer implements device.Device.
 func (m *machine) Buffer(ref plan.Ref, slot int) []byte {
 	a := &m.arenas[ref.Area]
-	switch a.class {
-	case plan.Parameters, plan.Gradients, plan.OptState:
-		return nil
-	}
 	at := m.layout.Offsets[ref.Area][ref.Item]
-	n := m.stage.Areas[ref.Area].Items[ref.Item].Type.Bytes()
+	n := plan.CPU.ItemBytes(m.stage.Areas[ref.Area].Items[ref.Item])
 	return a.slot(slot)[at : at+n : at+n]
 }
 
@@ -163,7 +160,9 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	}
 	if pass == ir.WeightPass {
 		for i := range c.sums {
-			m.accumulate(&c.sums[i], lo, hi)
+			if err := m.accumulate(&c.sums[i], lo, hi); err != nil {
+				return err
+			}
 		}
 	} else {
 		for micro := lo; micro < hi; micro++ {
@@ -175,6 +174,9 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	m.end(c, pass, lo, hi)
 	return nil
 }
+
+// Step implements device.Device.
+func (m *machine) Step(n uint32) { m.stepNumber = n }
 
 func (m *machine) code(program, chunk, lo, hi int) (*code, error) {
 	if program < 0 || program >= len(m.programs) || chunk < 0 || chunk >= len(m.programs[program].chunks) {
@@ -192,6 +194,7 @@ func (m *machine) code(program, chunk, lo, hi int) (*code, error) {
 
 // steps runs one micro-batch.
 func (m *machine) steps(list []instruction, micro int) error {
+	m.micro = uint32(micro)
 	for _, a := range m.pooled {
 		m.base[a] = m.arenas[a].slot(micro)
 	}
@@ -218,9 +221,9 @@ func (m *machine) end(c *code, pass ir.Pass, lo, hi int) {
 	if !m.poison {
 		return
 	}
-	for _, a := range c.ends[pass] {
+	for _, p := range c.ends[pass] {
 		for micro := lo; micro < hi; micro++ {
-			fill(m.arenas[a].slot(micro))
+			fill(m.arenas[p.area].slot(micro)[p.offset:][:p.bytes])
 		}
 	}
 }

@@ -34,6 +34,7 @@ var builders = map[ir.Kind]builder{
 	ir.Exp:     unary(func(_ *kernel.Path, dst, a []float32) { kernel.Exp(dst, a) }),
 	ir.Log:     unary(func(_ *kernel.Path, dst, a []float32) { kernel.Log(dst, a) }),
 	ir.Sqrt:    unary(func(_ *kernel.Path, dst, a []float32) { kernel.Sqrt(dst, a) }),
+	ir.Rsqrt:   unary(func(_ *kernel.Path, dst, a []float32) { kernel.Rsqrt(dst, a) }),
 	ir.Abs:     unary(func(_ *kernel.Path, dst, a []float32) { abs(dst, a) }),
 	ir.Relu:    unary((*kernel.Path).ReLU),
 	ir.Sigmoid: unary(func(_ *kernel.Path, dst, a []float32) { kernel.Sigmoid(dst, a) }),
@@ -44,6 +45,9 @@ var builders = map[ir.Kind]builder{
 	ir.SigmoidGrad: gradient(func(_ *kernel.Path, dst, dy, y []float32) { kernel.SigmoidGrad(dst, dy, y) }),
 	ir.TanhGrad:    gradient(func(_ *kernel.Path, dst, dy, y []float32) { kernel.TanhGrad(dst, dy, y) }),
 	ir.GeluGrad:    gradient(func(_ *kernel.Path, dst, dy, a []float32) { kernel.GELUGrad(dst, dy, a) }),
+
+	ir.Softmax: buildSoftmax, ir.SoftmaxGrad: buildSoftmaxGrad, ir.Tril: buildTril, ir.Dropout: buildDropout,
+	ir.Gather: buildGather, ir.GatherGrad: buildGatherGrad,
 
 	ir.MatMul: buildMatMul,
 	ir.Sum:    buildReduce, ir.Mean: buildReduce, ir.SumTo: buildReduce,

@@ -46,9 +46,11 @@ func (p place) overlaps(q place) bool {
 // memory is what steps work on. Its areas are those of the stage, then the scratch and the workspace, then the operands
 // of the optimizer's current block.
 type memory struct {
-	path  *kernel.Path
-	base  [][]byte // by area: the current slot
-	print func(kind ir.Kind, label string, t ir.Type, data []byte)
+	path *kernel.Path
+	base [][]byte // by area: the current slot
+	// What random numbers depend on beside key and element.
+	seed, stepNumber, micro uint32
+	print                   func(kind ir.Kind, label string, t ir.Type, data []byte)
 }
 
 func (m *memory) bytes(p place) []byte {

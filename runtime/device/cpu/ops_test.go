@@ -56,12 +56,16 @@ func operations() []operation {
 			add(ir.Constant, ir.Attrs{ir.DTypeAttr("dtype", d), ir.IntsAttr("shape", []int{2, 3}), ir.FloatAttr("value", 3)})
 		}
 		add(ir.ArgMax, nil, t(4, 9))
+		add(ir.Tril, nil, t(2, 5, 7))
+		add(ir.Tril, nil, t(6, 3))
+		add(ir.Gather, nil, t(10, 3, 2), i32(4, 5))
+		add(ir.Gather, nil, t(10), i32())
 	}
-	for _, k := range []ir.Kind{ir.Neg, ir.Exp, ir.Log, ir.Sqrt, ir.Abs, ir.Relu, ir.Sigmoid, ir.Tanh, ir.Gelu} {
+	for _, k := range []ir.Kind{ir.Neg, ir.Exp, ir.Log, ir.Sqrt, ir.Rsqrt, ir.Softmax, ir.Abs, ir.Relu, ir.Sigmoid, ir.Tanh, ir.Gelu} {
 		add(k, nil, f32(3, 41))
 	}
 	add(ir.Scale, ir.Attrs{ir.FloatAttr("factor", 0.3)}, f32(3, 41))
-	for _, k := range []ir.Kind{ir.ReluGrad, ir.SigmoidGrad, ir.TanhGrad, ir.GeluGrad} {
+	for _, k := range []ir.Kind{ir.ReluGrad, ir.SigmoidGrad, ir.TanhGrad, ir.GeluGrad, ir.SoftmaxGrad} {
 		add(k, nil, f32(3, 41), f32(3, 41))
 	}
 	for _, k := range []ir.Kind{ir.Sum, ir.Mean} {
@@ -92,6 +96,8 @@ func operations() []operation {
 			}
 		}
 	}
+	add(ir.GatherGrad, ir.Attrs{ir.IntAttr("rows", 10)}, f32(4, 5, 3), i32(4, 5))
+	add(ir.Dropout, ir.Attrs{ir.FloatAttr("p", 0.3)}, f32(4, 55), i32())
 	add(ir.CrossEntropy, nil, f32(4, 10), i32(4))
 	add(ir.CrossEntropyGrad, nil, f32(4, 10), i32(4), f32(4))
 	add(ir.Identity, nil, f32(4, 10))
@@ -103,7 +109,7 @@ func operations() []operation {
 // elsewhere: operations with effects, and accumulations, which only stand in weight passes.
 var elsewhere = map[ir.Kind]string{
 	ir.Print: "TestShow", ir.Summary: "TestShow", ir.TensorDump: "TestShow",
-	ir.Accumulate: "TestGradients", ir.MatMulAccumulate: "TestGradients",
+	ir.Accumulate: "TestGradients", ir.MatMulAccumulate: "TestGradients", ir.GatherAccumulate: "TestGradients",
 }
 
 // TestOperations compares every operation with the interpreter on every kernel path.
@@ -179,7 +185,7 @@ func operandOf(k ir.Kind, i int, t ir.Type, random *rand.Rand) interp.Tensor {
 			v[e] = float64(random.IntN(2))
 		case t.DType == ir.I32 && k == ir.Div && i == 1:
 			v[e] = float64(1 + random.IntN(4))
-		case t.DType == ir.I32 && (k == ir.CrossEntropy || k == ir.CrossEntropyGrad):
+		case t.DType == ir.I32 && (k == ir.CrossEntropy || k == ir.CrossEntropyGrad || k == ir.Gather || k == ir.GatherGrad):
 			v[e] = float64(random.IntN(10))
 		case t.DType == ir.I32:
 			v[e] = float64(random.IntN(7) - 3)

@@ -250,12 +250,15 @@ func sgd(nodes []node) []node {
 	return []node{result}
 }
 
-// scalars sets the scalar arguments.
-func (u *optimizer) scalars(v []float32) error {
-	if len(v) != len(u.constant) {
-		return fmt.Errorf("cpu device: the optimizer has %d scalars, not %d", len(u.constant), len(v))
+// scalars sets the scalar arguments to those of a group.
+func (u *optimizer) scalars(groups [][]float32, group int) error {
+	if u.sizes == nil {
+		return nil
 	}
-	copy(u.constant, v)
+	if group >= len(groups) || len(groups[group]) != len(u.constant) {
+		return fmt.Errorf("cpu device: the scalars of the optimizer do not fit")
+	}
+	copy(u.constant, groups[group])
 	return nil
 }
 

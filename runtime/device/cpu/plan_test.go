@@ -34,7 +34,7 @@ func TestNoAllocation(t *testing.T) {
 	r.load(0)
 	d := r.devs[0]
 	pending := []device.Pending{{Chunk: 0, Lo: 0, Hi: 2}}
-	scalars := []float32{0.1}
+	scalars := [][]float32{{0.1}}
 	squares := make([]float64, len(r.plan.Stages[0].Params))
 	run := func(pass ir.Pass) {
 		for micro := range 2 {
@@ -66,7 +66,7 @@ func TestNorms(t *testing.T) {
 	}
 	squares := make([]float64, len(r.plan.Stages[0].Params))
 	r.check(r.devs[0].FoldGradients(squares))
-	r.check(r.devs[0].Update(0, nil, []float32{1}, true))
+	r.check(r.devs[0].Update(0, nil, [][]float32{{1}}, true))
 	after := r.params()
 	for i, sp := range r.plan.Stages[0].Params {
 		want := 0.0
@@ -78,7 +78,7 @@ func TestNorms(t *testing.T) {
 			t.Errorf("%s: sum of squares %v, the step shows %v", sp.Param.Name, squares[i], want)
 		}
 	}
-	if err := r.devs[0].Update(0, []device.Pending{{Chunk: 0, Lo: 0, Hi: 1}}, []float32{1}, true); err == nil {
+	if err := r.devs[0].Update(0, []device.Pending{{Chunk: 0, Lo: 0, Hi: 1}}, [][]float32{{1}}, true); err == nil {
 		t.Error("a weight pass behind the fold is accepted")
 	}
 }

@@ -226,7 +226,7 @@ func (r *run) step(lag int, norms bool) []float32 {
 						flush(s)
 						r.check(r.devs[s].FoldGradients(make([]float64, len(r.plan.Stages[s].Params))))
 					}
-					r.check(r.devs[s].Update(0, pending[s], []float32{0.1}, norms))
+					r.check(r.devs[s].Update(0, pending[s], [][]float32{{0.1}}, norms))
 					pending[s] = nil
 				case a.Kind == plan.WeightGrad && lag > 0:
 					p := &pending[s]

@@ -66,6 +66,22 @@ var models = []struct {
 		o := b.emit(ir.Reshape, -1, []ir.ValueID{t}, ir.IntsAttr("shape", []int{3, 200}))
 		b.loss(b.dense("out", -1, b.emit(ir.Gelu, -1, []ir.ValueID{o}), 10, false), label, -1)
 	}},
+	{"tokens with a tied head", func(b *model) {
+		ids, label := b.entry.AddArg("ids", i32(3, 5)), b.entry.AddArg("label", i32(3))
+		table := b.param("table", 10, 16)
+		x := b.emit(ir.Gather, -1, []ir.ValueID{table, ids})
+		s := b.emit(ir.MatMul, -1, []ir.ValueID{x, x}, ir.BoolAttr("transpose_b", true))
+		ones := b.emit(ir.Constant, -1, nil, ir.DTypeAttr("dtype", ir.Bool), ir.IntsAttr("shape", []int{5, 5}), ir.FloatAttr("value", 1))
+		s = b.emit(ir.Where, -1, []ir.ValueID{b.emit(ir.Tril, -1, []ir.ValueID{ones}), s, b.constant(math.Inf(-1))})
+		h := b.emit(ir.MatMul, -1, []ir.ValueID{b.emit(ir.Softmax, -1, []ir.ValueID{s}), x})
+		key := b.emit(ir.Constant, -1, nil, ir.DTypeAttr("dtype", ir.I32), ir.IntsAttr("shape", []int{}), ir.FloatAttr("value", -77))
+		h = b.emit(ir.Dropout, -1, []ir.ValueID{h, key}, ir.FloatAttr("p", 0.25))
+		// A table that is no parameter by itself.
+		h = b.emit(ir.Add, -1, []ir.ValueID{h, b.emit(ir.Gather, -1, []ir.ValueID{b.emit(ir.Tanh, -1, []ir.ValueID{b.param("positions", 10, 16)}), ids})})
+		h = b.emit(ir.Mul, -1, []ir.ValueID{h, b.emit(ir.Rsqrt, -1, []ir.ValueID{b.emit(ir.Add, -1, []ir.ValueID{b.emit(ir.Mul, -1, []ir.ValueID{h, h}), b.constant(0.5)})})})
+		h = b.emit(ir.Mean, -1, []ir.ValueID{h}, ir.IntsAttr("axes", []int{1}))
+		b.loss(b.emit(ir.MatMul, -1, []ir.ValueID{h, table}, ir.BoolAttr("transpose_b", true)), label, -1)
+	}},
 	{"pieces", func(b *model) {
 		x, label := b.inputs(5, 12)
 		h := b.dense("in", -1, x, 12, false)

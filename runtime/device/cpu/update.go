@@ -15,7 +15,9 @@ type parameter struct {
 	name         string
 	typ          ir.Type
 	form         plan.Form
-	k, n         int // of the packed form
+	owned        bool // this stage folds the gradients and updates the parameter
+	group        int  // of the optimizer's scalars
+	k, n         int  // of the packed form
 	value        []float32
 	accumulators [][]float32
 	states       [][]float32
@@ -33,7 +35,10 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 			return nil, err
 		}
 		f.params[sp.Param] = value
-		p := parameter{name: sp.Param.Name, typ: sp.Param.Type, form: value.form, value: m.at(value.place, 0)}
+		p := parameter{name: sp.Param.Name, typ: sp.Param.Type, form: value.form, owned: sp.Owner == m.index, value: m.at(value.place, 0)}
+		if o := m.plan.Optimizer; o != nil {
+			p.group = o.GroupOf(p.name)
+		}
 		if p.form != plan.Rows {
 			p.k, p.n = p.typ.Shape[0], p.typ.Shape[1]
 			if p.form == plan.NK {
@@ -69,7 +74,7 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 }
 
 // assign finds what writes each accumulator in a training program.
-func (m *machine) assign(pr *program, accumulators map[place]slot) error {
+func (m *machine) assign(program int, pr *program, accumulators map[place]slot) error {
 	pr.sums = make([][]*accumulation, len(m.params))
 	for i := range m.params {
 		pr.sums[i] = make([]*accumulation, len(m.params[i].accumulators))
@@ -88,9 +93,17 @@ func (m *machine) assign(pr *program, accumulators map[place]slot) error {
 			pr.sums[s.param][s.read] = a
 		}
 	}
+	received := map[plan.Ref]bool{}
+	for _, msg := range m.plan.Programs[program].Shared {
+		for _, t := range msg.Tensors {
+			if msg.To == m.index && !msg.Value {
+				received[t.To] = true
+			}
+		}
+	}
 	for i := range m.params {
-		for _, a := range pr.sums[i] {
-			if a == nil {
+		for k, a := range pr.sums[i] {
+			if a == nil && !received[m.stage.Params[i].Accumulators[k]] {
 				return fmt.Errorf("cpu device: nothing writes a gradient of %s", m.params[i].name)
 			}
 		}
@@ -151,7 +164,7 @@ func (m *machine) FoldGradients(squares []float64) error {
 		m.fold(p)
 		if i < len(squares) {
 			squares[i] = 0
-			if len(p.accumulators) > 0 {
+			if p.owned && len(p.accumulators) > 0 {
 				squares[i] = sumSquares(p.accumulators[0])
 			}
 		}
@@ -159,8 +172,12 @@ func (m *machine) FoldGradients(squares []float64) error {
 	return nil
 }
 
-// fold adds the accumulators of a parameter to the first, in program order.
+// fold adds the accumulators of a parameter to the first, in program order. Those of a parameter of another stage are on
+// their way there.
 func (m *machine) fold(p *parameter) {
+	if !p.owned {
+		return
+	}
 	for _, a := range p.accumulators[min(1, len(p.accumulators)):] {
 		m.path.Add(p.accumulators[0], p.accumulators[0], a)
 	}
@@ -169,7 +186,7 @@ func (m *machine) fold(p *parameter) {
 var errFolded = errors.New("cpu device: a weight pass is pending after the gradients were folded")
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, folded bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, folded bool) error {
 	if program < 0 || program >= len(m.programs) || m.programs[program].sums == nil {
 		return fmt.Errorf("cpu device: program %d does not train", program)
 	}
@@ -181,10 +198,10 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			return err
 		}
 	}
-	if err := m.update.scalars(scalars); err != nil {
-		return err
-	}
 	for i := range m.params {
+		if err := m.update.scalars(scalars, m.params[i].group); err != nil {
+			return err
+		}
 		if err := m.updateParam(&m.params[i], m.programs[program].sums[i], pending, folded); err != nil {
 			return err
 		}
@@ -201,7 +218,7 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 	if len(p.accumulators) == 0 {
 		return nil
 	}
-	if a := sums[0]; len(sums) == 1 && a.matMul && p.form != plan.Rows {
+	if a := sums[0]; a != nil && len(sums) == 1 && p.owned && a.matMul && p.form != plan.Rows {
 		if lo, hi := span(pending, a.chunk); lo < hi {
 			return m.updateBehind(p, a, lo, hi)
 		}
@@ -209,14 +226,16 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 	if !folded {
 		for _, a := range sums {
 			for _, q := range pending {
-				if q.Chunk == a.chunk {
-					m.accumulate(a, q.Lo, q.Hi)
+				if a != nil && q.Chunk == a.chunk {
+					if err := m.accumulate(a, q.Lo, q.Hi); err != nil {
+						return err
+					}
 				}
 			}
 		}
 		m.fold(p)
 	}
-	for at := 0; at < len(p.value); at += plan.BlockElements {
+	for at := 0; p.owned && at < len(p.value); at += plan.BlockElements {
 		if err := m.update.block(m, p, at, min(at+plan.BlockElements, len(p.value))); err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 // machine is the device of one stage.
 type machine struct {
 	plan    *plan.Plan
+	index   int // of the stage
 	stage   *plan.Stage
 	layout  *plan.StageMemory
 	program *ascend.StageProgram
@@ -59,7 +60,7 @@ func Opener(programs []ascend.StageProgram) device.Open {
 		if stage < 0 || stage >= len(p.Stages) || len(programs) != len(p.Stages) {
 			return nil, fmt.Errorf("emulator device: the kernels are for %d stages, the plan has %d", len(programs), len(p.Stages))
 		}
-		m := &machine{plan: p, stage: p.Stages[stage], program: &programs[stage], print: opt.Print, poison: opt.Poison, passes: map[passKey][]action{}}
+		m := &machine{plan: p, index: stage, stage: p.Stages[stage], program: &programs[stage], print: opt.Print, poison: opt.Poison, passes: map[passKey][]action{}}
 		for _, memory := range p.Memory {
 			if memory.Device == p.Target && stage < len(memory.Stages) {
 				m.layout = &memory.Stages[stage]
@@ -160,6 +161,9 @@ func (m *machine) Buffer(ref plan.Ref, slot int) []byte {
 	return m.memory(p, slot)
 }
 
+// Step implements device.Device. The code generator has no random operations.
+func (m *machine) Step(uint32) {}
+
 // Run implements device.Device.
 func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 	for micro := lo; micro < hi; micro++ {
@@ -211,9 +215,16 @@ func (m *machine) end(program, chunk int, pass ir.Pass, micro int) {
 	if !m.poison {
 		return
 	}
+	q := m.plan.Programs[program]
+	sent := q.Sent(q.Chunks[chunk].Stage)
 	for i, a := range m.stage.Areas {
-		if last, ok := lastUse[a.Lifetime]; ok && last == pass && a.Program == program && a.Chunk == chunk {
-			fill(m.memory(place{i, 0, m.layout.SlotBytes[i]}, micro))
+		if last, ok := lastUse[a.Lifetime]; !ok || last != pass || a.Program != program || a.Chunk != chunk {
+			continue
+		}
+		for k, it := range a.Items {
+			if !sent[plan.Ref{Area: i, Item: k}] {
+				fill(m.memory(place{i, m.layout.Offsets[i][k], it.Type.Bytes()}, micro))
+			}
 		}
 	}
 }
@@ -228,7 +239,8 @@ func fill(b []byte) {
 // FoldGradients implements device.Device. The fold itself is part of the update's kernel.
 func (m *machine) FoldGradients(squares []float64) error {
 	for i, sp := range m.stage.Params {
-		if len(sp.Accumulators) == 0 {
+		squares[i] = 0
+		if len(sp.Accumulators) == 0 || sp.Owner != m.index {
 			continue
 		}
 		sum := make([]float32, sp.Param.Type.Elems())
@@ -242,7 +254,6 @@ func (m *machine) FoldGradients(squares []float64) error {
 				sum[k] = v
 			}
 		}
-		squares[i] = 0
 		for _, v := range sum {
 			squares[i] += float64(v) * float64(v)
 		}
@@ -251,7 +262,7 @@ func (m *machine) FoldGradients(squares []float64) error {
 }
 
 // Update implements device.Device.
-func (m *machine) Update(program int, pending []device.Pending, scalars []float32, _ bool) error {
+func (m *machine) Update(program int, pending []device.Pending, scalars [][]float32, _ bool) error {
 	for _, w := range pending {
 		if err := m.Run(program, w.Chunk, ir.WeightPass, w.Lo, w.Hi); err != nil {
 			return err
@@ -259,7 +270,7 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 	}
 	for i, sp := range m.stage.Params {
 		u := m.program.Updates[i]
-		if u.Kernel < 0 {
+		if u.Kernel < 0 || sp.Owner != m.index {
 			continue
 		}
 		refs := append([]plan.Ref{sp.Value}, sp.Accumulators...)
@@ -272,7 +283,7 @@ func (m *machine) Update(program int, pending []device.Pending, scalars []float3
 			}
 			m.args = append(m.args, ascend.BufferArg(m.at(p, 0)))
 		}
-		for _, v := range scalars {
+		for _, v := range scalars[m.plan.Optimizer.GroupOf(sp.Param.Name)] {
 			m.args = append(m.args, ascend.Float32Arg(v))
 		}
 		if err := m.server.Launch(u.Kernel, u.Blocks, m.args); err != nil {

@@ -30,6 +30,13 @@ func Sqrt(dst, a []float32) {
 	}
 }
 
+// Rsqrt sets dst = 1 / sqrt(a).
+func Rsqrt(dst, a []float32) {
+	for i, v := range a[:len(dst)] {
+		dst[i] = float32(1 / math.Sqrt(float64(v)))
+	}
+}
+
 // Tanh sets dst to the hyperbolic tangent of a.
 func Tanh(dst, a []float32) {
 	for i, v := range a[:len(dst)] {
@@ -128,6 +135,32 @@ func CrossEntropyGrad(dx, logits []float32, labels []int32, dlosses []float32, r
 		}
 	}
 	return nil
+}
+
+// Softmax sets every row of dst to e**x / sum of e**x over the row of x.
+func Softmax(dst, x []float32, columns int) {
+	for at := 0; at < len(dst); at += columns {
+		row, out := x[at:][:columns], dst[at:][:columns]
+		largest, sum := softmaxSum(row)
+		for j, v := range row {
+			out[j] = float32(math.Exp(float64(v)-largest) / sum)
+		}
+	}
+}
+
+// SoftmaxGrad sets every row of dst to y * (dy - sum(dy * y)), where y is the
+// output of Softmax.
+func SoftmaxGrad(dst, dy, y []float32, columns int) {
+	for at := 0; at < len(dst); at += columns {
+		d, s, out := dy[at:][:columns], y[at:][:columns], dst[at:][:columns]
+		sum := 0.0
+		for j, v := range s {
+			sum += float64(float64(d[j]) * float64(v))
+		}
+		for j, v := range s {
+			out[j] = float32(float64(v) * (float64(d[j]) - sum))
+		}
+	}
 }
 
 // softmaxSum is the largest logit and the sum of e**(x - largest).

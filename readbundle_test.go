@@ -1,0 +1,177 @@
+package ppc
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	goruntime "runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+)
+
+// smallBundle is the bundle of a model of two stages with an evaluation, as files in memory.
+func smallBundle(t testing.TB) []plan.File {
+	t.Helper()
+	name := filepath.Join("cmd", "ppc", "testdata", "models", "small.pp")
+	src, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Compile(context.Background(), Options{File: "small.pp", Source: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := plan.Files(r.Plan, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// withFile is the bundle with one file replaced and its hash made right, so that the checks behind the hashes are met.
+func withFile(files []plan.File, index int, content []byte) fstest.MapFS {
+	m := fstest.MapFS{}
+	for i, f := range files {
+		if i == index {
+			f.Content = content
+		}
+		m[f.Path] = &fstest.MapFile{Data: f.Content, Mode: 0o644}
+	}
+	if files[index].Path != "plan.yaml" {
+		before, after := sha256.Sum256(files[index].Content), sha256.Sum256(content)
+		old, sum := []byte(hex.EncodeToString(before[:])), []byte(hex.EncodeToString(after[:]))
+		m["plan.yaml"].Data = bytes.ReplaceAll(m["plan.yaml"].Data, old, sum)
+	}
+	return m
+}
+
+// readDamaged reads a damaged bundle: it may be refused with a diagnostic, and if it is not, running a step of it may
+// fail but ends, without a panic. problem says what is wrong with that, "" for nothing.
+func readDamaged(m fstest.MapFS, rows string) (accepted bool, problem string) {
+	defer func() {
+		if x := recover(); x != nil {
+			problem = fmt.Sprintf("panic: %v\n%s", x, debug.Stack())
+		}
+	}()
+	p, err := ReadBundleFS(m, "damaged")
+	if err != nil {
+		text := Diagnostics(err)[0].Error()
+		if !asDiagnostic.MatchString(text) || strings.Contains(text, "is not consistent") || strings.Contains(text, "%!") {
+			return false, "not a diagnostic for a user: " + text
+		}
+		return false, ""
+	}
+	if _, err := plan.Files(p, nil); err != nil {
+		return true, fmt.Sprintf("an accepted bundle cannot be written: %v", err)
+	}
+	for _, s := range p.Memory[0].Stages {
+		if s.Peak > 1<<24 {
+			return true, "" // large, and says so
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err = runtime.Run(ctx, p, runtime.Options{Open: cpu.Open, Steps: 1, Seed: p.Seed, DataPath: rows, Log: discard})
+	switch {
+	case ctx.Err() != nil:
+		return true, "an accepted bundle hangs"
+	case err != nil && strings.Contains(err.Error(), "internal fault"):
+		return true, err.Error()
+	}
+	return true, ""
+}
+
+var asDiagnostic = regexp.MustCompile(`^damaged: error E090[12]: `)
+
+var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
+
+// Every word of every file is replaced, one at a time, by values that do not belong there.
+func TestReadDamagedBundle(t *testing.T) {
+	files := smallBundle(t)
+	rows := rowsFile(t)
+	if ok, problem := readDamaged(withFile(files, 0, files[0].Content), rows); !ok || problem != "" {
+		t.Fatal("the bundle itself is refused", problem)
+	}
+	values := []string{"-1", "0", "", "1", "7", "70368744177664", "x", "99999999999999999999"}
+	for i, f := range files {
+		t.Run(strings.ReplaceAll(f.Path, "/", "."), func(t *testing.T) {
+			t.Parallel()
+			text, _, _ := strings.Cut(string(f.Content), "\nhashes:")
+			tries, accepted, faults := 0, 0, 0
+			for k, at := range words.FindAllStringIndex(text, -1) {
+				w := values[k%len(values)]
+				content := append([]byte(text[:at[0]]+w), f.Content[at[1]:]...)
+				ok, problem := readDamaged(withFile(files, i, content), rows)
+				tries++
+				if ok {
+					accepted++
+				}
+				if problem == "" {
+					continue
+				}
+				t.Errorf("%s:%d: %q became %q: %s", f.Path, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]], w, problem)
+				if faults++; faults == 10 {
+					t.FailNow()
+				}
+			}
+			t.Logf("%d of %d changes do not matter", accepted, tries)
+		})
+	}
+}
+
+func FuzzReadBundle(f *testing.F) {
+	files := smallBundle(f)
+	for i := range files {
+		f.Add(uint8(i), uint16(40), uint8(3), []byte("9"))
+		f.Add(uint8(i), uint16(0), uint8(255), []byte{})
+	}
+	rows := rowsFile(f)
+	f.Fuzz(func(t *testing.T, file uint8, offset uint16, remove uint8, insert []byte) {
+		i := int(file) % len(files)
+		text := files[i].Content
+		from := min(int(offset), len(text))
+		to := min(from+int(remove), len(text))
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		_, problem := readDamaged(withFile(files, i, bytes.Join([][]byte{text[:from], insert, text[to:]}, nil)), rows)
+		goruntime.ReadMemStats(&after)
+		if problem != "" {
+			t.Error(problem)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("%d bytes allocated", n)
+		}
+	})
+}
+
+func discard(int) io.Writer { return io.Discard }
+
+// rowsFile stores rows that fit small.pp.
+func rowsFile(t testing.TB) string {
+	x := make([]float32, 8*4)
+	for i := range x {
+		x[i] = float32(i%7) / 7
+	}
+	name := filepath.Join(t.TempDir(), "data.npz")
+	err := data.WriteNPZ(name, []data.Array{
+		data.NewFloat32("x", []int{8, 4}, x), {Name: "label", DType: data.I32, Shape: []int{8}, Data: make([]byte, 32)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
