@@ -43,7 +43,7 @@ func (m *machine) loadOptimizer(fusing bool) error {
 	}
 	for i := range m.params {
 		p := &m.params[i]
-		if len(p.accumulators) == 0 {
+		if len(p.accumulators) == 0 || !p.owned {
 			continue
 		}
 		if len(p.states) != u.states {
