@@ -50,7 +50,7 @@ func single(t *testing.T, name string, kind ir.Kind, attrs ir.Attrs, args ...ten
 
 func TestElementwiseOps(t *testing.T) {
 	var cases []kernelCase
-	shapes := [][]int{{}, {1}, {7}, {8, 512}, {3, 5, 13}}
+	shapes := [][]int{{}, {7}, {8, 512}, {3, 5, 13}}
 	one := []ir.Kind{ir.Neg, ir.Exp, ir.Abs, ir.Relu, ir.Sigmoid, ir.Tanh, ir.Gelu}
 	two := []ir.Kind{ir.Add, ir.Sub, ir.Mul, ir.Maximum, ir.Minimum, ir.ReluGrad, ir.SigmoidGrad, ir.TanhGrad, ir.GeluGrad, ir.Equal, ir.Less, ir.LessEqual}
 	for i, shape := range shapes {
@@ -125,7 +125,7 @@ func TestElementwiseTypes(t *testing.T) {
 		return k
 	}
 	var cases []kernelCase
-	for _, n := range []int{1, 8, 45, 1000} {
+	for _, n := range []int{1, 45, 1000} {
 		f, h, b := newTensor(ir.F32, n).random(1), newTensor(ir.F16, n).random(2), newTensor(ir.BF16, n).random(3)
 		i, j, u := newTensor(ir.I32, n).random(4), newTensor(ir.I32, n).random(5), newTensor(ir.U8, n).random(6)
 		name := func(s string) string { return fmt.Sprintf("%s %d", s, n) }

@@ -27,7 +27,7 @@ func (s seeded) Int(_ string, lo, hi int) int { return lo + s.IntN(hi-lo+1) }
 // TestRandomModels trains drawn models on the emulator and on the cpu device. EMULATOR_MODELS sets how many.
 func TestRandomModels(t *testing.T) {
 	needCompiler(t)
-	models := 3
+	models := 2
 	if s := os.Getenv("EMULATOR_MODELS"); s != "" {
 		models, _ = strconv.Atoi(s)
 	}
