@@ -381,8 +381,8 @@ func (b *block) register() {
 	}
 	if inst := b.member("optimizer"); inst != nil {
 		inst.walk(func(*instance) {}, func(p *storage) {
-			if !p.buffer {
-				b.errorf(diag.NotSupported, diag.At(p.param.Pos), "an optimizer has no parameters; what it keeps is a `buffer`")
+			if !p.buffer || p.owner != inst {
+				b.errorf(diag.NotSupported, p.at, "an optimizer has no parameters, and cells inside it have no buffers; what it keeps is a `buffer` of its own")
 			}
 		})
 	}

@@ -72,6 +72,10 @@ func (b *block) optimizer(inst *instance) {
 	if b.list[before:].HasErrors() || b.halted {
 		return
 	}
+	if len(f.sites) > 0 {
+		b.errorf(diag.NotSupported, at, "an optimizer has no random operations")
+		return
+	}
 	element, ok := f.result.(tensor)
 	if !ok || !element.typ.Equal(scalar) {
 		what := "nothing"

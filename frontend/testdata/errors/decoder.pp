@@ -60,3 +60,31 @@ train a {
     network = Net(); loss = MSELoss(); input x: f32[2, 3]; input y: f32[2, 3]
     optimizer = Keeps()
 }
+-----
+cell Inner {
+    buffer m: f32[] = zeros() // want `E0314: an optimizer has no parameters, and cells inside it have no buffers`
+    construct(x) { return x + m }
+}
+cell Keeps {
+    inner = Inner()
+    param w: f32[] = zeros() // want `E0314: an optimizer has no parameters`
+    construct(weight, gradient) { return weight - inner(gradient) * w }
+}
+cell Net {
+    a = Dense(3, 3)
+    construct(x) { return a(x) }
+}
+train a {
+    network = Net(); loss = MSELoss(); input x: f32[2, 3]; input y: f32[2, 3]
+    optimizer = Keeps()
+}
+-----
+cell Noisy { construct(weight, gradient) { return weight - dropout(gradient, 0.5) } }
+cell Net {
+    a = Dense(3, 3)
+    construct(x) { return a(x) }
+}
+train a {
+    network = Net(); loss = MSELoss(); input x: f32[2, 3]; input y: f32[2, 3]
+    optimizer = Noisy() // want `E0314: an optimizer has no random operations`
+}
