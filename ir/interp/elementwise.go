@@ -83,7 +83,7 @@ func (e *evaluation) function() func(x []float64) float64 {
 	case ir.Tanh:
 		return func(x []float64) float64 { return math.Tanh(x[0]) }
 	case ir.Gelu:
-		return func(x []float64) float64 { return x[0] / 2 * (1 + geluTanh(x[0])) }
+		return func(x []float64) float64 { return x[0] * geluGate(x[0]) }
 	case ir.ReluGrad:
 		return func(x []float64) float64 {
 			if x[1] > 0 {
@@ -97,19 +97,19 @@ func (e *evaluation) function() func(x []float64) float64 {
 		return func(x []float64) float64 { return x[0] * (1 - x[1]*x[1]) }
 	case ir.GeluGrad:
 		return func(x []float64) float64 {
-			t := geluTanh(x[1])
-			return x[0] * ((1+t)/2 + x[1]/2*(1-t*t)*geluRoot*(1+3*geluCubic*x[1]*x[1]))
+			s := geluGate(x[1])
+			return x[0] * (s + x[1]*s*(1-s)*(2*geluRoot*(1+3*geluCubic*x[1]*x[1])))
 		}
 	}
 	return nil
 }
 
-// The tanh form of GELU (Hendrycks and Gimpel, 2016).
+// The tanh form of GELU (Hendrycks and Gimpel, 2016), x/2 (1 + tanh u), which is x sigmoid(2u).
 var geluRoot = math.Sqrt(2 / math.Pi)
 
 const geluCubic = 0.044715
 
-func geluTanh(x float64) float64 { return math.Tanh(geluRoot * (x + geluCubic*x*x*x)) }
+func geluGate(x float64) float64 { return 1 / (1 + math.Exp(-2*geluRoot*(x+geluCubic*x*x*x))) }
 
 // within cuts the fraction and holds the rest in a range; NaN becomes 0.
 func within(v, low, high float64) float64 {

@@ -70,7 +70,8 @@ func SigmoidGrad(dst, dy, y []float32) {
 }
 
 // The tanh form of GELU (Hendrycks and Gimpel, 2016):
-// a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))).
+// a/2 * (1 + tanh(u)) with u = sqrt(2/pi) * (a + 0.044715 a^3), which is
+// a * sigmoid(2u).
 const (
 	geluRoot  = 0.7978845608028653558798921198687637
 	geluCubic = 0.044715
@@ -80,7 +81,7 @@ const (
 func GELU(dst, a []float32) {
 	for i, v := range a[:len(dst)] {
 		x := float64(v)
-		dst[i] = float32(x / 2 * (1 + geluTanh(x)))
+		dst[i] = float32(x * geluGate(x))
 	}
 }
 
@@ -89,15 +90,16 @@ func GELUGrad(dst, dy, a []float32) {
 	dy, a = dy[:len(dst)], a[:len(dst)]
 	for i := range dst {
 		x := float64(a[i])
-		t := geluTanh(x)
-		inner := geluRoot * (1 + float64(3*geluCubic*x*x))
-		derivative := (1+t)/2 + float64(x/2*(1-float64(t*t))*inner)
+		s := geluGate(x)
+		inner := 2 * geluRoot * (1 + float64(3*geluCubic*x*x))
+		derivative := s + float64(float64(x*s)*(1-s)*inner)
 		dst[i] = float32(float64(dy[i]) * derivative)
 	}
 }
 
-func geluTanh(x float64) float64 {
-	return math.Tanh(geluRoot * (x + float64(geluCubic*x*x*x)))
+// geluGate is sigmoid(2u).
+func geluGate(x float64) float64 {
+	return 1 / (1 + math.Exp(-2*geluRoot*(x+float64(geluCubic*x*x*x))))
 }
 
 // CrossEntropy sets losses[rows] to -log softmax(logits[rows, classes]) at the
