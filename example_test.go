@@ -89,6 +89,7 @@ func ExampleCompile_bundle() {
 	// optimizer.ir
 	// parameters.csv
 	// schedule.csv
+	// shared.csv
 	// stage0/actions.csv
 	// stage0/program.ir
 	// stage1/actions.csv

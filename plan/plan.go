@@ -107,6 +107,20 @@ type SharedMessage struct {
 	Tensors  []Tensor
 }
 
+// Sent tells which items a stage sends from. They live until they have left, also where their lifetime ends before.
+func (q *Program) Sent(stage int) map[Ref]bool {
+	out := map[Ref]bool{}
+	for _, m := range q.Messages {
+		if q.Chunks[m.From].Stage != stage {
+			continue
+		}
+		for _, t := range m.Tensors {
+			out[t.From] = true
+		}
+	}
+	return out
+}
+
 // Bytes of the message.
 func (m *Message) Bytes() int {
 	n := 0

@@ -48,7 +48,7 @@ type code struct {
 	steps  [2][]instruction // forward and input gradient
 	sums   []accumulation   // weight gradient
 	passes [3]bool
-	ends   [3][]int // areas whose slot dies with the pass
+	ends   [3][]place // items that die with the pass, in the slot of the micro-batch
 }
 
 // instruction is a step and what it belongs to.
@@ -221,9 +221,9 @@ func (m *machine) end(c *code, pass ir.Pass, lo, hi int) {
 	if !m.poison {
 		return
 	}
-	for _, a := range c.ends[pass] {
+	for _, p := range c.ends[pass] {
 		for micro := lo; micro < hi; micro++ {
-			fill(m.arenas[a].slot(micro))
+			fill(m.arenas[p.area].slot(micro)[p.offset:][:p.bytes])
 		}
 	}
 }

@@ -85,19 +85,29 @@ func (m *machine) instructions(nodes []node, fusing bool) ([]instruction, error)
 	return out, nil
 }
 
-// ends lists, by pass, the areas of a chunk whose slot dies with the pass.
-func (m *machine) ends(program, chunk int) (out [3][]int) {
+// ends lists, by pass, the items of a chunk that die with the pass.
+func (m *machine) ends(program, chunk int) (out [3][]place) {
+	q := m.plan.Programs[program]
+	sent := q.Sent(q.Chunks[chunk].Stage)
 	for i, a := range m.stage.Areas {
 		if a.Program != program || a.Chunk != chunk {
 			continue
 		}
+		var pass ir.Pass
 		switch a.Lifetime {
 		case plan.RecvToF:
-			out[ir.ForwardPass] = append(out[ir.ForwardPass], i)
+			pass = ir.ForwardPass
 		case plan.SavedForI, plan.RecvToI:
-			out[ir.InputPass] = append(out[ir.InputPass], i)
+			pass = ir.InputPass
 		case plan.SavedForW, plan.GradForW:
-			out[ir.WeightPass] = append(out[ir.WeightPass], i)
+			pass = ir.WeightPass
+		default:
+			continue
+		}
+		for k, it := range a.Items {
+			if !sent[plan.Ref{Area: i, Item: k}] {
+				out[pass] = append(out[pass], place{i, m.layout.Offsets[i][k], plan.CPU.ItemBytes(it)})
+			}
 		}
 	}
 	return out

@@ -215,9 +215,16 @@ func (m *machine) end(program, chunk int, pass ir.Pass, micro int) {
 	if !m.poison {
 		return
 	}
+	q := m.plan.Programs[program]
+	sent := q.Sent(q.Chunks[chunk].Stage)
 	for i, a := range m.stage.Areas {
-		if last, ok := lastUse[a.Lifetime]; ok && last == pass && a.Program == program && a.Chunk == chunk {
-			fill(m.memory(place{i, 0, m.layout.SlotBytes[i]}, micro))
+		if last, ok := lastUse[a.Lifetime]; !ok || last != pass || a.Program != program || a.Chunk != chunk {
+			continue
+		}
+		for k, it := range a.Items {
+			if !sent[plan.Ref{Area: i, Item: k}] {
+				fill(m.memory(place{i, m.layout.Offsets[i][k], it.Type.Bytes()}, micro))
+			}
 		}
 	}
 }
