@@ -8,9 +8,9 @@ cell Tail(w: param) {
 }
 
 cell Net {
-    fc1 = Dense(4, width)
-    act = ReLU()
-    fc2 = Dense(width, 3)
+    fc1  = Dense(4, width)
+    act  = ReLU()
+    fc2  = Dense(width, 3)
     tail = Tail(fc1.weight)
     construct(x) {
         y = tail(act(fc1(x)))
