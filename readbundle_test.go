@@ -23,15 +23,15 @@ import (
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 )
 
-// smallBundle is the bundle of a model of two stages with an evaluation, as files in memory.
+// smallBundle is the bundle of a model of two stages that share a parameter, with an evaluation, as files in memory.
 func smallBundle(t testing.TB) []plan.File {
 	t.Helper()
-	name := filepath.Join("cmd", "ppc", "testdata", "models", "small.pp")
+	name := filepath.Join("cmd", "ppc", "testdata", "models", "tied.pp")
 	src, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Compile(context.Background(), Options{File: "small.pp", Source: src})
+	r, err := Compile(context.Background(), Options{File: "tied.pp", Source: src})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func FuzzReadBundle(f *testing.F) {
 
 func discard(int) io.Writer { return io.Discard }
 
-// rowsFile stores rows that fit small.pp.
+// rowsFile stores rows that fit tied.pp.
 func rowsFile(t testing.TB) string {
 	x := make([]float32, 8*4)
 	for i := range x {

@@ -201,7 +201,7 @@ func runPartition(s *state) error {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, s.opt.Stages, i == 0, s.spec.StagesPos)
+			f, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
 			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
@@ -246,7 +246,7 @@ func runSplit(s *state) error {
 			return err
 		}
 		for c := range m.Parts {
-			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c, Cells: partition.Cells(f, c)})
+			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c % s.opt.Stages, Cells: partition.Cells(f, c)})
 		}
 		s.programs = append(s.programs, m)
 	}

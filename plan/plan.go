@@ -58,7 +58,7 @@ type Output struct {
 	Ref   Ref
 }
 
-// Chunk is the part of a program on one stage.
+// Chunk is a part of a program on one stage: chunk k is on stage k mod NumStages.
 type Chunk struct {
 	ID    int
 	Stage int
@@ -67,6 +67,11 @@ type Chunk struct {
 	// Phases by ir.Pass: forward, input gradient, weight gradient. Evaluation has the first only; a phase without
 	// operations has a nil Func.
 	Phases [3]Phase
+}
+
+// Empty reports whether the chunk has nothing to do.
+func (c *Chunk) Empty() bool {
+	return c.Phases[0].Func == nil && c.Phases[1].Func == nil && c.Phases[2].Func == nil
 }
 
 // Phase is a function and where its arguments and results lie in the stage's areas. Parameters are read by the function

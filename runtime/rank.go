@@ -233,14 +233,18 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 		}
 		return nil
 	case plan.WeightGrad:
-		if n := len(r.pending); n > 0 && r.pending[n-1].Chunk == a.Chunk && r.pending[n-1].Hi == a.Micro {
-			r.pending[n-1].Hi++
-		} else {
-			r.pending = append(r.pending, device.Pending{Chunk: a.Chunk, Lo: a.Micro, Hi: a.Micro + 1})
+		at := 0
+		for at < len(r.pending) && r.pending[at].Chunk != a.Chunk {
+			at++
 		}
+		if at == len(r.pending) {
+			r.pending = append(r.pending, device.Pending{Chunk: a.Chunk, Lo: a.Micro})
+		}
+		w := &r.pending[at]
+		w.Hi = a.Micro + 1
 		// At most WLag weight passes of a chunk wait; what is over is done as one pass.
-		if w := &r.pending[0]; w.Hi-w.Lo > r.plan.WLag {
-			return r.weight(p, w.Hi-w.Lo-r.plan.WLag)
+		if w.Hi-w.Lo > r.plan.WLag {
+			return r.weight(p, at, w.Hi-w.Lo-r.plan.WLag)
 		}
 		return nil
 	case plan.Update:
@@ -275,21 +279,21 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 // flush runs all pending weight passes.
 func (r *rank) flush(p *rankProgram) error {
 	for len(r.pending) > 0 {
-		if err := r.weight(p, r.pending[0].Hi-r.pending[0].Lo); err != nil {
+		if err := r.weight(p, 0, r.pending[0].Hi-r.pending[0].Lo); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// weight runs the first n pending weight passes as one.
-func (r *rank) weight(p *rankProgram, n int) error {
-	w := &r.pending[0]
+// weight runs the first n pending weight passes of an entry as one.
+func (r *rank) weight(p *rankProgram, at, n int) error {
+	w := &r.pending[at]
 	lo := w.Lo
 	w.Lo += n
 	chunk := w.Chunk
 	if w.Lo == w.Hi {
-		copy(r.pending, r.pending[1:])
+		copy(r.pending[at:], r.pending[at+1:])
 		r.pending = r.pending[:len(r.pending)-1]
 	}
 	return r.dev.Run(p.index, chunk, ir.WeightPass, lo, lo+n)
@@ -299,7 +303,7 @@ func (r *rank) weight(p *rankProgram, n int) error {
 func (r *rank) wait(p *rankProgram, t *transfer) error {
 	l, seq := t.link, p.step*t.perStep+t.nth
 	for l.done.Load() <= seq && len(r.pending) > 0 {
-		if err := r.weight(p, 1); err != nil {
+		if err := r.weight(p, 0, 1); err != nil {
 			return err
 		}
 	}

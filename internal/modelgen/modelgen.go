@@ -114,6 +114,9 @@ func draw(d *drawer) Model {
 	m.Text = b.String()
 	for stages := 1; stages <= min(4, len(d.names)); stages++ {
 		m.Cuts = append(m.Cuts, d.cut(stages))
+		if stages > 1 {
+			m.Cuts = append(m.Cuts, d.interleaved(stages))
+		}
 	}
 	return m
 }
@@ -144,6 +147,23 @@ func (d *drawer) cut(stages int) Cut {
 		entries = append(entries, fmt.Sprintf("%s: %d", name, stage))
 	}
 	return Cut{stages, fmt.Sprintf("    stage_config = { %s }\n", strings.Join(entries, ", "))}
+}
+
+// interleaved draws any stage for any member; stages that go down start further chunks.
+func (d *drawer) interleaved(stages int) Cut {
+	n := len(d.names)
+	on := make([]int, n)
+	for i := range on {
+		on[i] = d.src.Int(fmt.Sprintf("stage%d.%d", stages, i), 0, stages-1)
+	}
+	for s := range stages {
+		on[s*n/stages] = s
+	}
+	entries := make([]string, n)
+	for i, name := range d.names {
+		entries[i] = fmt.Sprintf("%s: %d", name, on[i])
+	}
+	return Cut{stages, fmt.Sprintf("    interleave = true\n    stage_config = { %s }\n", strings.Join(entries, ", "))}
 }
 
 func (d *drawer) choose(name string, from []string) string {

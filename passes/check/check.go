@@ -54,6 +54,9 @@ func passes(p *plan.Plan, q *plan.Program) error {
 		}
 		for k, n := range next {
 			due := c.Phases[k].Func != nil || k == 1 && c.Phases[2].Func != nil
+			if k == 0 && c.Empty() && n == 0 {
+				continue
+			}
 			if due && n != q.MicroBatches || !due && k > 0 && n != 0 {
 				return fmt.Errorf("chunk %d runs %s %d times, wants %d", c.ID, plan.ActionKind(k), n, q.MicroBatches)
 			}
@@ -81,11 +84,10 @@ func updates(_ *plan.Plan, q *plan.Program) error {
 	return nil
 }
 
-// messages: one send and one receive of every message and micro-batch, on the right stages, in the same order on both
-// sides of a link; types and sizes of both ends agree.
+// messages: one send and one receive of every message and micro-batch, on the right stages, micro-batches ascending on both
+// sides; types and sizes of both ends agree.
 func messages(p *plan.Plan, q *plan.Program) error {
-	type link struct{ from, to int }
-	sends, recvs := map[link][]string{}, map[link][]string{}
+	sends, recvs := make([]int, len(q.Messages)), make([]int, len(q.Messages))
 	for s, list := range q.Actions {
 		for _, a := range list {
 			if a.Kind.IsCompute() || a.Kind.IsShared() {
@@ -95,42 +97,38 @@ func messages(p *plan.Plan, q *plan.Program) error {
 				return fmt.Errorf("stage %d: %s of an unknown message", s, a.Kind)
 			}
 			m := q.Messages[a.Message]
-			l := link{q.Chunks[m.From].Stage, q.Chunks[m.To].Stage}
+			from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
 			tag := fmt.Sprintf("message %d, micro-batch %d", m.ID, a.Micro)
 			if back := a.Kind == plan.SendBackward || a.Kind == plan.RecvBackward; back != m.Backward {
 				return fmt.Errorf("stage %d: %s of %s, which goes the other way", s, a.Kind, tag)
 			}
+			var next *int
 			switch {
-			case a.Kind.IsSend() && s == l.from:
-				sends[l] = append(sends[l], tag)
-			case a.Kind.IsRecv() && s == l.to:
-				recvs[l] = append(recvs[l], tag)
+			case a.Kind.IsSend() && s == from:
+				next = &sends[m.ID]
+			case a.Kind.IsRecv() && s == to:
+				next = &recvs[m.ID]
 			default:
-				return fmt.Errorf("stage %d: %s of %s, which goes from stage %d to stage %d", s, a.Kind, tag, l.from, l.to)
+				return fmt.Errorf("stage %d: %s of %s, which goes from stage %d to stage %d", s, a.Kind, tag, from, to)
 			}
+			if a.Micro != *next {
+				return fmt.Errorf("stage %d: %s of %s comes where micro-batch %d is due", s, a.Kind, tag, *next)
+			}
+			*next++
 		}
 	}
-	want := map[link]int{}
 	for _, m := range q.Messages {
 		from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
-		want[link{from, to}] += q.MicroBatches
+		if from == to {
+			return fmt.Errorf("message %d goes from stage %d to itself", m.ID, from)
+		}
+		if sends[m.ID] != q.MicroBatches || recvs[m.ID] != q.MicroBatches {
+			return fmt.Errorf("message %d from stage %d to stage %d is sent %d times and received %d times; there are %d micro-batches", m.ID, from, to, sends[m.ID], recvs[m.ID], q.MicroBatches)
+		}
 		for _, t := range m.Tensors {
 			a, b := p.Stages[from].Areas[t.From.Area].Items[t.From.Item], p.Stages[to].Areas[t.To.Area].Items[t.To.Item]
 			if a.Type.Bytes() != t.Type.Bytes() || b.Type.Bytes() != t.Type.Bytes() {
 				return fmt.Errorf("boundary %s is %s, kept as %s and %s", t.Name, t.Type, a.Type, b.Type)
-			}
-		}
-	}
-	for s := range q.Actions {
-		for t := range q.Actions {
-			l := link{s, t}
-			if len(sends[l]) != want[l] || len(recvs[l]) != want[l] {
-				return fmt.Errorf("stage %d sends %d messages to stage %d, which receives %d; the boundaries want %d", s, len(sends[l]), t, len(recvs[l]), want[l])
-			}
-			for i := range sends[l] {
-				if sends[l][i] != recvs[l][i] {
-					return fmt.Errorf("stage %d sends %s where stage %d receives %s", s, sends[l][i], t, recvs[l][i])
-				}
 			}
 		}
 	}

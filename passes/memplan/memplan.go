@@ -113,6 +113,11 @@ func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param
 	}
 }
 
+// sameStage reports whether a crossing goes from one chunk to another of the same stage.
+func (q *Program) sameStage(x partition.Crossing) bool {
+	return q.Chunks[x.From].Stage == q.Chunks[x.To].Stage
+}
+
 // ReadStages gives, per read of a parameter, the stage whose weight pass accumulates it.
 func (q *Program) ReadStages() []int {
 	stages := make([]int, len(q.Reads))
@@ -164,6 +169,24 @@ func (b *builder) program(index int, q *Program) {
 	for c, part := range q.Parts {
 		refs[c] = b.chunk(index, q, part)
 	}
+	// A value that another chunk of the same stage made is where that chunk keeps it.
+	var borrow func(x partition.Crossing) plan.Ref
+	borrow = func(x partition.Crossing) plan.Ref {
+		root := q.Parts[x.From].Local[x.Value]
+		ref, ok := refs[x.From][root]
+		for _, y := range q.Crossings {
+			if !ok && y.To == x.From && y.Value == root && q.sameStage(y) {
+				ref, ok = borrow(y), true
+			}
+		}
+		refs[x.To][q.Parts[x.To].Local[x.Value]] = ref
+		return ref
+	}
+	for _, x := range q.Crossings {
+		if q.sameStage(x) {
+			borrow(x)
+		}
+	}
 	of := func(c int, v ir.ValueID) plan.Ref {
 		ref, ok := refs[c][q.Parts[c].Local[v]]
 		if !ok {
@@ -192,6 +215,9 @@ func (b *builder) program(index int, q *Program) {
 	}
 	messages := map[[3]int]*plan.Message{}
 	for _, x := range q.Crossings {
+		if q.sameStage(x) {
+			continue // no message
+		}
 		back := x.Pass != ir.ForwardPass
 		key := [3]int{x.From, x.To, int(x.Pass)}
 		m := messages[key]
@@ -238,11 +264,16 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			last[part.Local[v]] = ir.Pass(pass)
 		}
 	}
+	borrowed, lent := map[ir.ValueID]bool{}, map[ir.ValueID]bool{} // among chunks of this stage
 	for _, x := range q.Crossings {
-		if x.To == c {
+		switch {
+		case x.To == c && q.sameStage(x):
+			borrowed[part.Local[x.Value]] = true
+		case x.To == c:
 			received[part.Local[x.Value]] = true
-		}
-		if x.From == c {
+		case x.From == c && q.sameStage(x):
+			lent[part.Local[x.Value]] = true
+		case x.From == c:
 			sent[part.Local[x.Value]] = true
 		}
 	}
@@ -255,7 +286,7 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 	}
 	put := func(v ir.ValueID) {
 		root := part.Local[v]
-		if _, done := refs[root]; done {
+		if _, done := refs[root]; done || borrowed[root] {
 			return
 		}
 		rec := f.Value(root)
@@ -278,6 +309,13 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			return
 		case output[root]:
 			k = areaKey{index, -1, plan.PerMicro, plan.Outputs}
+		case lent[root]:
+			// Another chunk of this stage reads it, in a pass of its own: one slot per micro-batch.
+			k.lifetime = plan.PerMicro
+		case sent[root] && len(q.Chunks) > b.plan.NumStages:
+			// With several chunks on a stage the receiver may first work through another one: a buffer that had to be free before
+			// that could deadlock.
+			k.lifetime = plan.PerMicro
 		case received[root] && sent[root]:
 			// A view of what came in goes out again: the next receive must not overwrite it before it has left.
 			k.lifetime, k.class = plan.PerMicro, plan.Boundary

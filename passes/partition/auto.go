@@ -120,7 +120,7 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 					op.Stage = s
 				}
 			}
-			chunk, errs := colour(f, stages, false, pos)
+			chunk, errs := colour(f, stages, false, false, pos)
 			if errs.HasErrors() {
 				return nil, errs
 			}

@@ -17,7 +17,7 @@ import (
 // Marked colours f from its stage marks and returns the coloured form, where every operation has a chunk. pos is where
 // the number of stages was set. Only the first program of
 // a plan must use every stage: an evaluation may leave some idle.
-func Marked(f *ir.Func, stages int, first bool, pos ir.Pos) (*ir.Func, diag.List) {
+func Marked(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, diag.List) {
 	m := &marks{has: map[*ir.Func]bool{}}
 	for {
 		which := map[ir.OpID]bool{}
@@ -31,7 +31,7 @@ func Marked(f *ir.Func, stages int, first bool, pos ir.Pos) (*ir.Func, diag.List
 		}
 		f = open(f, which)
 	}
-	chunk, errs := colour(f, stages, first, pos)
+	chunk, errs := colour(f, stages, interleave, first, pos)
 	if errs.HasErrors() {
 		return nil, errs
 	}
@@ -142,7 +142,10 @@ func (c *copier) finish() *ir.Func {
 const cloned = -2
 
 // colour gives forward operations their chunk by the marks: see the package comment.
-func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
+//
+// Chunk k is the (k/stages)th chunk of stage k%stages. With interleave a mark below the producers' stage starts the next
+// chunk of its stage; without, it is an error.
+func colour(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
 	var errs diag.List
 	chunk := make([]int, f.NumOps())
 	by := make([]*ir.Op, stages) // an operation of every stage
@@ -174,13 +177,16 @@ func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
 			errs.Add(diag.Errorf(diag.BadStage, diag.At(op.Pos), "%s is on stage %d, but there are %d stages (0 to %d)", what(f, op), op.Stage, stages, stages-1).
 				WithRepair("give a stage below the number of stages, or raise `stages`"))
 			chunk[op.ID] = 0
-		case op.Stage >= 0 && op.Stage < highest:
+		case op.Stage >= 0 && highest >= 0 && op.Stage < highest%stages && !interleave:
 			errs.Add(diag.Errorf(diag.StageGoesDown, diag.At(op.Pos), "%s is on stage %d but gets a value from %s on stage %d", what(f, op), op.Stage, what(f, from), highest).
 				WithNote(diag.At(from.Pos), "the value is made here, on stage %d", highest).
-				WithRepair("put %s on stage %d or higher: stages must not go down along the data", what(f, op), highest))
+				WithRepair("put %s on stage %d or higher, or set `interleave = true`: stages must not go down along the data", what(f, op), highest))
 			chunk[op.ID] = highest
 		case op.Stage >= 0:
-			chunk[op.ID] = op.Stage
+			chunk[op.ID] = max(highest, 0)/stages*stages + op.Stage
+			if highest >= 0 && op.Stage < highest%stages {
+				chunk[op.ID] += stages
+			}
 		case highest >= 0:
 			chunk[op.ID] = highest
 		case inputsOnly && !fx.of(op) && len(op.Results) > 0:
@@ -188,8 +194,8 @@ func colour(f *ir.Func, stages int, first bool, pos ir.Pos) ([]int, diag.List) {
 		default:
 			chunk[op.ID] = 0
 		}
-		if c := chunk[op.ID]; c >= 0 && by[c] == nil {
-			by[c] = op
+		if c := chunk[op.ID]; c >= 0 && by[c%stages] == nil {
+			by[c%stages] = op
 		}
 	}
 	for s, op := range by {

@@ -29,59 +29,88 @@ func Known(name string, at diag.Pos) diag.List {
 	return diag.List{d}
 }
 
-// step is a compute action before communication is placed.
+// step is a compute action before communication is placed: chunk counts the chunks of the stage.
 type step struct {
 	kind  plan.ActionKind
+	chunk int
 	micro int
 }
 
-// gpipe runs all forwards, then all backwards.
-func gpipe(micros int) []step {
-	var out []step
-	for i := range micros {
-		out = append(out, step{plan.Forward, i})
-	}
-	for i := range micros {
-		out = append(out, step{plan.InputGrad, i})
-	}
-	return out
-}
-
-// oneForwardOneBackward keeps at most stages-stage micro-batches in flight (PipeDream-Flush).
-func oneForwardOneBackward(stage, stages, micros int) []step {
-	warm := min(stages-stage, micros)
-	var out []step
-	for i := range warm {
-		out = append(out, step{plan.Forward, i})
-	}
-	for i := range micros {
-		out = append(out, step{plan.InputGrad, i})
-		if warm+i < micros {
-			out = append(out, step{plan.Forward, warm + i})
+// orders lists the forward and the backward steps of a stage: micro-batches in groups; within a group chunk by chunk, upwards
+// forward and downwards backward. One group gives the order of gpipe.
+func orders(groups []int, chunks int) (forward, backward []step) {
+	start := 0
+	for _, n := range groups {
+		for v := range chunks {
+			for i := range n {
+				forward = append(forward, step{plan.Forward, v, start + i})
+				backward = append(backward, step{plan.InputGrad, chunks - 1 - v, start + i})
+			}
 		}
+		start += n
+	}
+	return forward, backward
+}
+
+// gpipe runs all forwards, then all backwards.
+func gpipe(chunks, micros int) []step {
+	forward, backward := orders([]int{micros}, chunks)
+	return append(forward, backward...)
+}
+
+// oneForwardOneBackward warms up, then alternates. With one chunk it keeps at most stages-stage micro-batches in flight
+// (PipeDream-Flush). With several (interleaved, after Megatron-LM and MindSpore) the micro-batches go in groups of as many as
+// there are stages, the first with what is left over, and the warm-up is the first group on all chunks but the last, and
+// two steps for every stage behind. Fewer micro-batches than stages are one group, which cannot alternate: all forwards come
+// first.
+func oneForwardOneBackward(stage, stages, chunks, micros int) []step {
+	groups, warm := []int{micros}, micros*chunks
+	switch {
+	case chunks == 1:
+		warm = stages - stage - 1
+	case micros >= stages:
+		groups = []int{stages + micros%stages}
+		for n := groups[0]; n < micros; n += stages {
+			groups = append(groups, stages)
+		}
+		warm = groups[0]*(chunks-1) + 2*(stages-1-stage)
+	}
+	forward, backward := orders(groups, chunks)
+	warm = min(warm, len(forward))
+	out := append([]step{}, forward[:warm]...)
+	for i := range backward {
+		if warm+i < len(forward) {
+			out = append(out, forward[warm+i])
+		}
+		out = append(out, backward[i])
 	}
 	return out
 }
 
-// Run fills p.Actions. Every stage has one chunk.
+// Run fills p.Actions. Chunk k is on stage k mod stages.
 func Run(p *plan.Program, name string, stages int) {
 	p.Actions = make([][]plan.Action, stages)
-	for _, c := range p.Chunks {
+	chunks := len(p.Chunks) / stages
+	for s := range stages {
 		var order []step
 		switch {
 		case !p.Train:
-			order = gpipe(p.MicroBatches)[:p.MicroBatches]
+			order, _ = orders([]int{p.MicroBatches}, chunks)
 		case name == "gpipe":
-			order = gpipe(p.MicroBatches)
+			order = gpipe(chunks, p.MicroBatches)
 		default:
-			order = oneForwardOneBackward(c.Stage, stages, p.MicroBatches)
+			order = oneForwardOneBackward(s, stages, chunks, p.MicroBatches)
 		}
-		p.Actions[c.Stage] = append(p.Actions[c.Stage], place(p, c, order)...)
+		for _, x := range order {
+			if c := p.Chunks[x.chunk*stages+s]; !c.Empty() {
+				p.Actions[s] = append(p.Actions[s], place(p, c, x)...)
+			}
+		}
 	}
 }
 
-// place adds the messages of a chunk to its compute actions.
-func place(p *plan.Program, c *plan.Chunk, order []step) []plan.Action {
+// place adds the messages of a chunk to a compute action.
+func place(p *plan.Program, c *plan.Chunk, s step) []plan.Action {
 	var out []plan.Action
 	transfers := func(micro int, backward, send bool) {
 		for _, m := range p.Messages {
@@ -98,17 +127,15 @@ func place(p *plan.Program, c *plan.Chunk, order []step) []plan.Action {
 			}
 		}
 	}
-	for _, s := range order {
-		back := s.kind == plan.InputGrad
-		transfers(s.micro, back, false)
-		// I stands for the arrival of gradients too, where a chunk has nothing to compute in it.
-		if s.kind == plan.Forward || c.Phases[1].Func != nil || c.Phases[2].Func != nil {
-			out = append(out, plan.Action{Kind: s.kind, Chunk: c.ID, Micro: s.micro, Message: -1, Peer: -1})
-		}
-		transfers(s.micro, back, true)
-		if back && c.Phases[2].Func != nil {
-			out = append(out, plan.Action{Kind: plan.WeightGrad, Chunk: c.ID, Micro: s.micro, Message: -1, Peer: -1})
-		}
+	back := s.kind == plan.InputGrad
+	transfers(s.micro, back, false)
+	// I stands for the arrival of gradients too, where a chunk has nothing to compute in it.
+	if s.kind == plan.Forward || c.Phases[1].Func != nil || c.Phases[2].Func != nil {
+		out = append(out, plan.Action{Kind: s.kind, Chunk: c.ID, Micro: s.micro, Message: -1, Peer: -1})
+	}
+	transfers(s.micro, back, true)
+	if back && c.Phases[2].Func != nil {
+		out = append(out, plan.Action{Kind: plan.WeightGrad, Chunk: c.ID, Micro: s.micro, Message: -1, Peer: -1})
 	}
 	return out
 }

@@ -136,8 +136,19 @@ func (s *simulation) advance(r *rank) bool {
 		s.sent[keyOf(a)] = r.now
 	case a.Kind == plan.WeightGrad:
 		r.pending = append(r.pending, a)
-		for len(r.pending) > s.lag {
-			s.weight(r)
+		waiting := 0
+		for _, w := range r.pending {
+			if w.Chunk == a.Chunk {
+				waiting++
+			}
+		}
+		for i := 0; waiting > s.lag; i++ {
+			if r.pending[i].Chunk == a.Chunk {
+				r.run(s.t.Pass[a.Chunk][2])
+				r.pending = append(r.pending[:i:i], r.pending[i+1:]...)
+				waiting--
+				i--
+			}
 		}
 	case a.Kind == plan.Update:
 		for len(r.pending) > 0 {

@@ -1,0 +1,76 @@
+package schedule_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ppc-lang/ppc/frontend"
+	"github.com/ppc-lang/ppc/passes"
+	"github.com/ppc-lang/ppc/passes/schedule"
+)
+
+// chain is a network of stages x chunks cells, cell i on stage i mod stages, with a skip edge over each cell.
+func chain(stages, chunks, micros int) string {
+	var b strings.Builder
+	n := stages * chunks
+	fmt.Fprintf(&b, "cell Net {\n    for i in 0..%d { fc[i] = Dense(4, 4) }\n    construct(x) {\n        for f in fc { x = f(x) + x * 0.5 }\n        return x\n    }\n}\n", n)
+	fmt.Fprintf(&b, "train t {\n    network = Net()\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n    input x: f32[%d, 4]\n    input y: f32[%d, 4]\n    micro_batch_num = %d\n    interleave = true\n    stage_config = { ", micros, micros, micros)
+	for i := range n {
+		fmt.Fprintf(&b, "fc[%d]: %d, ", i, i%stages)
+	}
+	b.WriteString("}\n}\n")
+	return b.String()
+}
+
+// Every schedule of every size compiles, which proves it: no deadlock, order, pairing, buffers. Fewer micro-batches than
+// stages are included.
+func TestAllSizes(t *testing.T) {
+	for stages := 1; stages <= 5; stages++ {
+		for chunks := 1; chunks <= 3; chunks++ {
+			for micros := 1; micros <= 3*stages+1; micros++ {
+				for _, name := range schedule.Names {
+					for _, lag := range []int{0, 2} {
+						spec, list := frontend.Load("t.pp", []byte(chain(stages, chunks, micros)), frontend.Options{})
+						if list.HasErrors() {
+							t.Fatal(list)
+						}
+						_, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: lag})
+						if err != nil {
+							t.Fatalf("%d stages, %d chunks, %d micro-batches, %s, lag %d: %v", stages, chunks, micros, name, lag, err)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// The interleaved order of 1f1b on two stages with two chunks, as published for Megatron-LM: warm-up of the first group, then
+// one forward and one backward.
+func TestInterleavedOrder(t *testing.T) {
+	spec, list := frontend.Load("t.pp", []byte(chain(2, 2, 4)), frontend.Options{})
+	if list.HasErrors() {
+		t.Fatal(list)
+	}
+	p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: 2, Schedule: "1f1b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"F0.0 F0.1 F2.0 F2.1 F0.2 I2.0 F0.3 I2.1 F2.2 I0.0 F2.3 I0.1 I2.2 I2.3 I0.2 I0.3",
+		"F1.0 F1.1 F3.0 I3.0 F3.1 I3.1 F1.2 I1.0 F1.3 I1.1 F3.2 I3.2 F3.3 I3.3 I1.2 I1.3",
+	}
+	for s, list := range p.Programs[0].Actions {
+		var got []string
+		for _, a := range list {
+			if a.Kind.String() == "F" || a.Kind.String() == "I" {
+				got = append(got, fmt.Sprintf("%s%d.%d", a.Kind, a.Chunk, a.Micro))
+			}
+		}
+		if g := strings.Join(got, " "); g != want[s] {
+			t.Errorf("stage %d: %s, want %s", s, g, want[s])
+		}
+	}
+}
