@@ -28,10 +28,10 @@ type rank struct {
 	scalars  [][]float32      // of this step: see plan.Optimizer.At
 	pending  []device.Pending // weight passes that have not run yet
 
-	// What the watchdog reads: actions begun, the one under way (program and place), and whether it waits for a message.
+	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
 	progress atomic.Uint64
 	current  atomic.Uint64
-	waiting  atomic.Bool
+	waitsFor atomic.Int64 // 1 + the rank at the other end; 0 while computing
 	finished atomic.Bool
 }
 
@@ -320,9 +320,9 @@ func (r *rank) wait(p *rankProgram, t *transfer) error {
 	if l.done.Load() > seq {
 		return nil
 	}
-	r.waiting.Store(true)
+	r.waitsFor.Store(int64(t.peer) + 1)
 	ok := r.spin.wait(l, seq, t.side)
-	r.waiting.Store(false)
+	r.waitsFor.Store(0)
 	if !ok {
 		return errStopped
 	}

@@ -62,27 +62,12 @@ func (r *runner) report() (stuck bool, text string) {
 		at := k.current.Load()
 		p := k.programs[at>>32]
 		a := &p.actions[at&(1<<32-1)]
-		if k.waiting.Load() {
-			parts = append(parts, fmt.Sprintf("rank %d waits in %s%s", k.stage, a.describe(), k.peers(p, a)))
+		if peer := k.waitsFor.Load(); peer > 0 {
+			parts = append(parts, fmt.Sprintf("rank %d waits in %s for rank %d", k.stage, a.describe(), peer-1))
 		} else {
 			stuck = false
 			parts = append(parts, fmt.Sprintf("rank %d computes in %s", k.stage, a.describe()))
 		}
 	}
 	return stuck && len(parts) > 0, strings.Join(parts, "; ")
-}
-
-// peers names the ranks that an action waits for.
-func (r *rank) peers(p *rankProgram, a *rankAction) string {
-	var names []string
-	for i := range a.wants {
-		t := &a.wants[i]
-		if t.link.done.Load() <= p.step*t.perStep+t.nth {
-			names = append(names, fmt.Sprintf("rank %d", t.peer))
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " for " + strings.Join(names, ", ")
 }
