@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ppc-lang/ppc/data"
@@ -26,6 +27,12 @@ type rank struct {
 	programs []*rankProgram
 	scalars  [][]float32      // of this step: see plan.Optimizer.At
 	pending  []device.Pending // weight passes that have not run yet
+
+	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
+	progress atomic.Uint64
+	current  atomic.Uint64
+	waitsFor atomic.Int64 // 1 + the rank at the other end; 0 while computing
+	finished atomic.Bool
 }
 
 // rankProgram is a program with everything resolved that does not change from step to step.
@@ -53,6 +60,7 @@ type transfer struct {
 	nth     uint64
 	perStep uint64
 	side    int
+	peer    int // the stage at the other end
 }
 
 type inputBuffer struct {
@@ -79,7 +87,7 @@ func (r *rank) prepare() {
 			switch {
 			case a.Kind.IsShared():
 				m := q.Shared[a.Message]
-				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1}
+				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1, peer: a.Peer}
 				x.tensors(r, m.Tensors, func(plan.Ref) int { return 0 })
 				p.ends = append(p.ends, x.transfer)
 				if a.Kind == plan.RecvGrad {
@@ -87,7 +95,7 @@ func (r *rank) prepare() {
 				}
 			case a.Message >= 0:
 				m := q.Messages[a.Message]
-				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches)}
+				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches), peer: a.Peer}
 				x.tensors(r, m.Tensors, func(ref plan.Ref) int { return slot(ref, a.Micro) })
 				if a.Micro == q.MicroBatches-1 {
 					p.ends = append(p.ends, x.transfer)
@@ -193,6 +201,8 @@ func (r *rank) run(index int, squares []float64) error {
 	p := r.programs[index]
 	for i := range p.actions {
 		a := &p.actions[i]
+		r.progress.Add(1)
+		r.current.Store(uint64(index)<<32 | uint64(i))
 		if err := r.action(p, a, squares); err != nil {
 			if err == errStopped {
 				return err
@@ -307,7 +317,13 @@ func (r *rank) wait(p *rankProgram, t *transfer) error {
 			return err
 		}
 	}
-	if !r.spin.wait(l, seq, t.side) {
+	if l.done.Load() > seq {
+		return nil
+	}
+	r.waitsFor.Store(int64(t.peer) + 1)
+	ok := r.spin.wait(l, seq, t.side)
+	r.waitsFor.Store(0)
+	if !ok {
 		return errStopped
 	}
 	return nil

@@ -39,6 +39,9 @@ type Options struct {
 	OnStep func(Step)
 	OnEval func(Eval)
 	Notice func(string)
+	// Deadline is how long no rank may make progress before the run ends with an error that says who waits in which action
+	// for whom; 0 is 30 s. A rank that computes is slow, not stuck: Notice tells of it.
+	Deadline time.Duration
 	// SkipEval leaves evaluations out.
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
@@ -299,10 +302,13 @@ func (r *runner) all(ctx context.Context, f func(*rank) error) error {
 		case <-finished:
 		}
 	}()
+	go r.watch(finished, fail)
 	for _, k := range r.ranks {
 		wg.Add(1)
+		k.finished.Store(false)
 		go func() {
 			defer wg.Done()
+			defer k.finished.Store(true)
 			defer func() {
 				if x := recover(); x != nil {
 					fail(fmt.Errorf("rank %d: internal fault: %v", k.stage, x))

@@ -40,7 +40,7 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "log", Usage: "file with one JSON object per step"},
 		&cli.BoolFlag{Name: "log-norms", Usage: "the gradient norm of every parameter in -log"},
 		&cli.StringFlag{Name: "log-dir", Usage: "folder for what print operations show", Value: "log_output"},
-		&cli.DurationFlag{Name: "deadline", Usage: "how long a silent rank counts as alive", Value: 30 * time.Second},
+		&cli.DurationFlag{Name: "deadline", Usage: "how long no rank may make progress", Value: 30 * time.Second},
 	}
 }
 
@@ -100,7 +100,8 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		}
 	}
 	o := runtime.Options{
-		Steps: c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
+		Deadline: c.Duration("deadline"),
+		Steps:    c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
 		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"),
 	}
 	switch o.Reduction {

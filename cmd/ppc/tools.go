@@ -32,6 +32,10 @@ func (a *app) checkCommand() *cli.Command {
 			if list.HasErrors() {
 				return wrong(list)
 			}
+			// What only the passes see: stages that go down, too many stages. A file with several blocks needs -block for that.
+			if _, err := ppc.Compile(ctx, o); err != nil && ppc.Diagnostics(err)[0].Code != diag.BadBlock {
+				return wrong(err)
+			}
 			a.show(list, false)
 			if a.json {
 				return a.printJSON(map[string]any{"diagnostics": append(diag.List{}, list.Sorted()...)})
