@@ -172,6 +172,13 @@ func TestNPZErrors(t *testing.T) {
 	if _, err := ReadNPZ(path, "v"); err == nil || !strings.Contains(err.Error(), `no array "v", only "w"`) {
 		t.Errorf("error %v does not name the arrays", err)
 	}
+	none := filepath.Join(t.TempDir(), "none.npz")
+	if err := WriteNPZ(none, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadNPZ(none, "v"); err == nil || !strings.HasSuffix(err.Error(), `no array "v", nor any other`) {
+		t.Errorf("error %v for a file without arrays", err)
+	}
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

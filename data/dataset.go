@@ -150,7 +150,7 @@ func (d *Dataset) addStep(s Step) error {
 			for _, c := range d.columns {
 				names = append(names, c.Name)
 			}
-			return fmt.Errorf("there is no column %q, only %s", s.On, shorten(names))
+			return fmt.Errorf("there is no column %q%s", s.On, only(names))
 		}
 	}
 	return d.columns[at].add(s)

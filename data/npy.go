@@ -211,7 +211,7 @@ func npyHeader(a *Array) []byte {
 
 // WriteNPY writes an array, whole or not at all. Same array, same bytes.
 func WriteNPY(path string, a Array) error {
-	return writeFile(path, func(w io.Writer) error { return writeNPY(w, &a) })
+	return ReplaceFile(path, func(w io.Writer) error { return writeNPY(w, &a) })
 }
 
 func writeNPY(w io.Writer, a *Array) error {

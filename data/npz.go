@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,7 +60,7 @@ func readNPZ(r io.ReaderAt, size int64, names []string) ([]Array, error) {
 	for _, name := range names {
 		f := files[name]
 		if f == nil {
-			return nil, fmt.Errorf("has no array %q, only %s", name, shorten(stored))
+			return nil, fmt.Errorf("has no array %q%s", name, only(stored))
 		}
 		a, err := readNPZEntry(f, size)
 		if err != nil {
@@ -84,6 +85,14 @@ func readNPZEntry(f *zip.File, size int64) (Array, error) {
 	return readNPY(r, size*maxExpansion)
 }
 
+// only ends a message about a name that is not there.
+func only(names []string) string {
+	if len(names) == 0 {
+		return ", nor any other"
+	}
+	return ", only " + shorten(names)
+}
+
 // shorten lists names, but not too many.
 func shorten(names []string) string {
 	const most = 12
@@ -101,7 +110,7 @@ func shorten(names []string) string {
 // WriteNPZ writes arrays under their names, uncompressed, whole or not at all.
 // Same arrays, same bytes.
 func WriteNPZ(path string, arrays []Array) error {
-	return writeFile(path, func(w io.Writer) error {
+	return ReplaceFile(path, func(w io.Writer) error {
 		archive := zip.NewWriter(w)
 		var names []string
 		for i := range arrays {
@@ -121,25 +130,51 @@ func WriteNPZ(path string, arrays []Array) error {
 	})
 }
 
-// writeFile writes a file beside its place and renames it, so that a reader
-// never sees half of it.
-func writeFile(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err == nil {
-		defer func() {
-			if err != nil {
-				f.Close()
-				os.Remove(f.Name())
-			}
-		}()
-		buffered := bufio.NewWriter(f)
-		err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(0o644), f.Close())
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+// ReplaceFile writes a file beside its place and renames it, so that a reader
+// never sees half of it. A link keeps pointing to its file; what is no regular
+// file, such as a device or a pipe, is written to and never replaced. An
+// existing file keeps its mode.
+func ReplaceFile(path string, write func(io.Writer) error) error {
+	err := replaceFile(path, write)
 	if err != nil {
 		return diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: path}), "cannot write: %v", reason(err))
 	}
 	return nil
+}
+
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	mode := fs.FileMode(0o644)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if !st.Mode().IsRegular() {
+			return writeThrough(path, write)
+		}
+		mode = st.Mode().Perm()
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buffered := bufio.NewWriter(f)
+	if err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(mode), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func writeThrough(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	buffered := bufio.NewWriter(f)
+	return errors.Join(write(buffered), buffered.Flush(), f.Close())
 }

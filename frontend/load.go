@@ -80,6 +80,9 @@ func Check(file string, src []byte, opts Options) diag.List {
 	return list.Sorted()
 }
 
+// MaxFile is the largest source file accepted, in bytes.
+const MaxFile = syntax.MaxFile
+
 // Format gives the canonical layout of a file. Text with syntax errors is not
 // laid out.
 func Format(file string, src []byte) ([]byte, diag.List) { return syntax.Format(file, src) }

@@ -289,6 +289,9 @@ func runMemPlan(s *state) error {
 		costs = s.opt.Target
 		s.plan.Target = costs.Device
 		s.plan.Memory = append(s.plan.Memory, memplan.Layout(s.plan, costs))
+		if errs := fits(s, costs); errs.HasErrors() {
+			return errs
+		}
 	}
 	for i, q := range s.plan.Programs {
 		got, err := schedule.Simulate(q, schedule.Measure(s.plan, q, costs), s.plan.WLag, costs)
@@ -300,6 +303,20 @@ func runMemPlan(s *state) error {
 		}
 	}
 	return nil
+}
+
+// fits refuses stages that need more memory than a device of the target has.
+func fits(s *state, costs *plan.Costs) diag.List {
+	const gib = 1 << 30
+	var errs diag.List
+	for i, st := range s.plan.Memory[1].Stages {
+		if costs.MemoryBytes > 0 && st.Peak > costs.MemoryBytes {
+			errs.Add(diag.Errorf(diag.OutOfMemory, diag.At(s.spec.Pos), "stage %d needs %.1f GiB at its peak; a %s has %.1f GiB",
+				i, float64(st.Peak)/gib, costs.Device, float64(costs.MemoryBytes)/gib).
+				WithRepair("use more stages, or more and smaller micro-batches"))
+		}
+	}
+	return errs
 }
 
 func runCheck(s *state) error { return check.Run(s.plan) }

@@ -85,7 +85,16 @@ func read(dir fs.FS) (p *Plan, err error) {
 	return r.p, nil
 }
 
+// firstLine says what is wrong with a YAML text without the names of Go types.
 func firstLine(err error) string {
+	var kinds *yaml.TypeError
+	if errors.As(err, &kinds) && len(kinds.Errors) > 0 {
+		line, what, _ := strings.Cut(kinds.Errors[0], ": ")
+		if field, _, ok := strings.Cut(strings.TrimPrefix(what, "field "), " not found"); ok {
+			return fmt.Sprintf("%s: there is no field %q", line, field)
+		}
+		return line + ": a value of another kind is wanted here"
+	}
 	s, _, _ := strings.Cut(err.Error(), "\n")
 	return strings.TrimPrefix(s, "yaml: ")
 }
@@ -152,6 +161,9 @@ func (r *reader) header() error {
 	d := &r.doc
 	if d.Stages < 1 || d.Stages > maxStages || len(d.StageList) != d.Stages || len(d.Programs) == 0 || len(d.Memory) == 0 || len(d.Memory) > 8 || d.WLag < 0 {
 		return fmt.Errorf("%s: stages, programs and memory do not fit", planFile)
+	}
+	if d.Epochs < 1 {
+		return fmt.Errorf("%s: %d epochs", planFile, d.Epochs)
 	}
 	r.p = &Plan{
 		Name: d.Name, Source: d.Source, NumStages: d.Stages, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,

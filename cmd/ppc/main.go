@@ -105,6 +105,10 @@ func refused(err error) error {
 
 // cannotWrite reports a file or folder that could not be written.
 func cannotWrite(name string, err error) error {
+	var d diag.Diagnostic
+	if errors.As(err, &d) {
+		return &failure{3, diag.List{d}}
+	}
 	return &failure{3, diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
 }
 
@@ -269,9 +273,19 @@ func file(c *cli.Command) (string, error) {
 	return "", usagef("%s takes one %s, got %d: %s", c.Name, c.ArgsUsage, c.Args().Len(), strings.Join(c.Args().Slice(), " "))
 }
 
+// readSome reads a file, at most its first bytes: what has no end, such as a device, must not fill the memory.
+func readSome(name string, most int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
 // read reads a source file and remembers it for excerpts.
 func (a *app) read(name string) ([]byte, error) {
-	src, err := os.ReadFile(name)
+	src, err := readSome(name, frontend.MaxFile+1)
 	if err != nil {
 		return nil, wrong(diag.List{diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: name}), "cannot read: %s", plain(err))})
 	}

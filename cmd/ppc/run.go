@@ -124,6 +124,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	default:
 		return usagef("unknown device `%s`; the devices are cpu, emulator and ascend", d)
 	}
+	if d := c.String("device"); d != "cpu" && c.IsSet("cpu") {
+		return usagef("-cpu chooses kernels of the cpu device; -device is %s", d)
+	}
 	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
 		return failed(err)
 	}
@@ -302,8 +305,14 @@ func initial(p *plan.Plan, name string) (map[string][]float32, error) {
 
 // writable checks before a run that its result can be stored.
 func writable(name string) error {
-	if st, err := os.Stat(name); err == nil && st.IsDir() {
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		name = real
+	}
+	switch st, err := os.Stat(name); {
+	case err == nil && st.IsDir():
 		return errors.New("this is a folder")
+	case err == nil && !st.Mode().IsRegular():
+		return nil // a device or a pipe: opened when there is something to write
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".ppc-*")
 	if err != nil {

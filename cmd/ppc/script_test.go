@@ -102,6 +102,16 @@ func want(ts *testscript.TestScript, code string, err error) {
 	}
 }
 
+// TestCannotWrite holds that an error which is a diagnostic already is not wrapped in a second one.
+func TestCannotWrite(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "missing", "w.npz")
+	for _, err := range []error{data.WriteNPZ(name, nil), os.WriteFile(name, nil, 0o600)} {
+		if text := cannotWrite(name, err).Error(); strings.Count(text, name) != 1 || strings.Count(text, "E1002") != 1 {
+			t.Error(text)
+		}
+	}
+}
+
 // noLeaks holds that what a user sees names no Go types, packages or stack.
 func noLeaks(ts *testscript.TestScript, text string) {
 	for _, s := range []string{"goroutine ", "panic", "runtime error", "strconv.", "%!", "*diag.", "plan.", "[]int", "map[", "<nil>", "E1101"} {

@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
@@ -69,7 +70,7 @@ func (a *app) fmtCommand() *cli.Command {
 					WithRepair("run `ppc fmt %s`", name)})
 			}
 			if changed {
-				if err := replaceFile(name, out); err != nil {
+				if err := data.ReplaceFile(name, func(w io.Writer) error { _, err := w.Write(out); return err }); err != nil {
 					return cannotWrite(name, err)
 				}
 			}
@@ -79,20 +80,6 @@ func (a *app) fmtCommand() *cli.Command {
 			return nil
 		},
 	}
-}
-
-// replaceFile writes a file beside the old one and renames it.
-func replaceFile(name string, content []byte) error {
-	mode := os.FileMode(0o666)
-	if st, err := os.Stat(name); err == nil {
-		mode = st.Mode().Perm()
-	}
-	tmp := name + ".tmp"
-	if err := os.WriteFile(tmp, content, mode); err != nil {
-		os.Remove(tmp)
-		return err
-	}
-	return os.Rename(tmp, name)
 }
 
 func (a *app) dumpCommand() *cli.Command {

@@ -23,7 +23,7 @@ func Parse(name string, src []byte) (*File, diag.List) {
 	var list diag.List
 	f := &File{Name: name}
 	if len(src) > MaxFile {
-		list.Add(diag.Errorf(diag.FileTooLarge, diag.Range{Pos: diag.Pos{File: name}}, "the file has %d bytes; at most %d are read", len(src), MaxFile))
+		list.Add(diag.Errorf(diag.FileTooLarge, diag.Range{Pos: diag.Pos{File: name}}, "the file has more than %d bytes; no model file needs that many", MaxFile))
 		return f, list
 	}
 	tokens := separate(scan(name, string(src), &list))
