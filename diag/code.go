@@ -42,6 +42,7 @@ const (
 	StageGoesDown   Code = "E0504"
 	EmptyStage      Code = "E0505"
 	TooManyStages   Code = "E0506"
+	BadLayout       Code = "E0507"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -110,6 +111,7 @@ var meanings = []Meaning{
 	{StageGoesDown, "a stage lower than one that feeds it"},
 	{EmptyStage, "a stage without an op"},
 	{TooManyStages, "more stages than there are ops to place"},
+	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},
