@@ -27,7 +27,8 @@ func (a *app) checkCommand() *cli.Command {
 				return err
 			}
 			list := frontend.Check(name, o.Source, frontend.Options{
-				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed, Unsplit: o.Unsplit, Read: o.Read,
+				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
+				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
 			})
 			if list.HasErrors() {
 				return wrong(list)
