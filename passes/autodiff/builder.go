@@ -226,48 +226,34 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		}
 	}
 
-	fwd := f.Module.NewFunc(f.Name + ".forward")
+	forward := ir.NewCopier(f, f.Name+".forward")
+	fwd, copies := forward.To, forward.Values
 	b.f, b.t.forward = fwd, fwd
-	copies := make([]ir.ValueID, f.NumValues())
-	for _, a := range f.Args {
-		copies[a] = fwd.AddArg(f.Value(a).Name, f.TypeOf(a))
-	}
-	for _, v := range f.ParamReads() {
-		copies[v] = fwd.ReadParam(f.Value(v).Param)
-	}
-	for _, s := range f.Scopes()[1:] {
-		fwd.AddScope(s.Parent, s.Name)
-	}
 	for _, op := range f.Ops {
-		args := make([]ir.ValueID, len(op.Args))
-		for i, a := range op.Args {
-			args[i] = copies[a]
-		}
 		c := *op
 		t := b.calls[op.ID]
 		if t != nil {
 			c.Callee = t.forward
 			c.Results = make([]ir.ValueID, len(t.forward.Results))
 		}
-		n := fwd.CopyOp(&c, args, op.At)
+		n := fwd.CopyOp(&c, forward.Mapped(op.Args), op.At)
 		if n.ID != op.ID {
 			panic("autodiff: operations of " + f.Name + " are not numbered in order")
 		}
-		for i, r := range op.Results {
-			if copies[r] = n.Results[i]; isRead[r] {
+		forward.Bind(op, n.Results)
+		for _, r := range op.Results {
+			if isRead[r] {
 				copies[r] = copies[same[r]]
 			}
 		}
 	}
-	results := make([]ir.ValueID, len(f.Results))
+	forward.Finish()
 	b.saved = map[ir.ValueID]int{}
-	for i, r := range f.Results {
-		results[i] = copies[r]
-		if _, ok := b.saved[copies[r]]; !ok {
-			b.saved[copies[r]] = i
+	for i, r := range fwd.Results {
+		if _, ok := b.saved[r]; !ok {
+			b.saved[r] = i
 		}
 	}
-	fwd.Return(results...)
 	b.constant = fwd.Constants()
 	b.active = make([]bool, fwd.NumValues())
 	b.isRead = make([]bool, fwd.NumValues())

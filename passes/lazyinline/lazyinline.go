@@ -56,42 +56,21 @@ func (in *inliner) flatten(f *ir.Func) *ir.Func {
 	if g := in.done[f]; g != nil {
 		return g
 	}
-	g := f.Module.NewFunc(f.Name + ".flat")
+	copy := ir.NewCopier(f, f.Name+".flat")
+	g := copy.To
 	g.LazyInline = f.LazyInline
 	in.done[f] = g
-	values := make([]ir.ValueID, f.NumValues())
-	for _, a := range f.Args {
-		values[a] = g.AddArg(f.Value(a).Name, f.TypeOf(a))
-	}
-	for _, v := range f.ParamReads() {
-		values[v] = g.ReadParam(f.Value(v).Param)
-	}
-	for _, s := range f.Scopes()[1:] {
-		g.AddScope(s.Parent, s.Name)
-	}
 	for _, op := range f.Ops {
-		args := make([]ir.ValueID, len(op.Args))
-		for i, a := range op.Args {
-			args[i] = values[a]
-		}
+		args := copy.Mapped(op.Args)
 		c := *op
 		if op.Callee != nil {
 			c.Callee = in.flatten(op.Callee)
 		}
-		var results []ir.ValueID
 		if op.Callee != nil && !(in.keep && op.Callee.LazyInline) {
-			results = g.Inline(&c, args, true).Results
+			copy.Bind(op, g.Inline(&c, args, true).Results)
 		} else {
-			results = g.CopyOp(&c, args, op.At).Results
-		}
-		for i, r := range op.Results {
-			values[r] = results[i]
+			copy.Bind(op, g.CopyOp(&c, args, op.At).Results)
 		}
 	}
-	results := make([]ir.ValueID, len(f.Results))
-	for i, r := range f.Results {
-		results[i] = values[r]
-	}
-	g.Return(results...)
-	return g
+	return copy.Finish()
 }

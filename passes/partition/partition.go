@@ -63,79 +63,45 @@ func open(f *ir.Func, which map[ir.OpID]bool) *ir.Func {
 	c := newCopy(f)
 	opened := map[ir.OpID][]*ir.Op{} // forward call -> copies of the operations of its callee
 	for _, op := range f.Ops {
-		args := c.args(op)
+		args := c.Mapped(op.Args)
 		call := *op
 		call.Scope = op.Scope
 		switch {
 		case op.Pass == ir.ForwardPass && which[op.ID]:
-			in := c.to.Inline(&call, args, false)
+			in := c.To.Inline(&call, args, false)
 			opened[op.ID] = in.Ops
-			c.bind(op, in.Results)
+			c.Bind(op, in.Results)
 		case op.Pass != ir.ForwardPass && which[op.Forward]:
 			if op.Callee == nil {
 				panic("partition: a gradient operation of a call is no call")
 			}
-			in := c.to.Inline(&call, args, false)
+			in := c.To.Inline(&call, args, false)
 			for _, n := range in.Ops {
 				if n != nil && n.Forward != 0 {
 					n.Forward = opened[op.Forward][n.Forward].ID
 				}
 			}
-			c.bind(op, in.Results)
+			c.Bind(op, in.Results)
 		default:
-			n := c.to.CopyOp(op, args, op.At)
+			n := c.To.CopyOp(op, args, op.At)
 			c.ids[op.ID] = n.ID
 			if n.Forward != 0 {
 				n.Forward = c.ids[n.Forward]
 			}
-			c.bind(op, n.Results)
+			c.Bind(op, n.Results)
 		}
 	}
-	return c.finish()
+	return c.Finish()
 }
 
-// copier rebuilds a function operation by operation.
+// copier copies a function and keeps the links of gradient operations to their forward ones.
 type copier struct {
-	from, to *ir.Func
-	values   []ir.ValueID
-	ids      []ir.OpID
+	*ir.Copier
+	ids []ir.OpID // of copied operations, by old id
 }
 
 func newCopy(f *ir.Func) *copier {
-	c := &copier{from: f, to: f.Module.NewFunc(f.Name), values: make([]ir.ValueID, f.NumValues()), ids: make([]ir.OpID, f.NumOps())}
-	for _, a := range f.Args {
-		c.values[a] = c.to.AddArg(f.Value(a).Name, f.TypeOf(a))
-	}
-	for _, v := range f.ParamReads() {
-		c.values[v] = c.to.ReadParam(f.Value(v).Param)
-	}
-	for _, s := range f.Scopes()[1:] {
-		c.to.AddScope(s.Parent, s.Name)
-	}
-	return c
-}
-
-func (c *copier) args(op *ir.Op) []ir.ValueID {
-	out := make([]ir.ValueID, len(op.Args))
-	for i, a := range op.Args {
-		out[i] = c.values[a]
-	}
-	return out
-}
-
-func (c *copier) bind(op *ir.Op, results []ir.ValueID) {
-	for i, r := range op.Results {
-		c.values[r] = results[i]
-	}
-}
-
-func (c *copier) finish() *ir.Func {
-	out := make([]ir.ValueID, len(c.from.Results))
-	for i, r := range c.from.Results {
-		out[i] = c.values[r]
-	}
-	c.to.Return(out...)
-	return c.to
+	return &copier{ir.NewCopier(f, f.Name), make([]ir.OpID, f.NumOps())}
 }
 
 // cloned is the colour of operations that every consuming chunk repeats.
@@ -304,18 +270,18 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 			for i, a := range op.Args {
 				// A parameter that was handed over as a value is read where it is used, not sent.
 				if d := f.Value(a).Op; d != nil && chunk[d.ID] != on && f.Value(root[a]).Param != nil {
-					args[i] = c.values[root[a]]
+					args[i] = c.Values[root[a]]
 					if !f.TypeOf(a).Equal(f.TypeOf(root[a])) {
 						view := ir.At{Pos: op.Pos, Stage: -1, Scope: op.Scope, Chunk: on, Pass: op.Pass}
-						args[i] = c.to.MustEmit(ir.Reshape, args[i:i+1], ir.Attrs{ir.IntsAttr("shape", f.TypeOf(a).Shape)}, view)
+						args[i] = c.To.MustEmit(ir.Reshape, args[i:i+1], ir.Attrs{ir.IntsAttr("shape", f.TypeOf(a).Shape)}, view)
 					}
 					continue
 				}
-				if args[i] = c.values[a]; args[i] == 0 {
+				if args[i] = c.Values[a]; args[i] == 0 {
 					args[i] = copies[[2]int{int(a), on}]
 				}
 			}
-			n := c.to.CopyOp(op, args, at)
+			n := c.To.CopyOp(op, args, at)
 			if n.Forward != 0 {
 				n.Forward = c.ids[n.Forward]
 			}
@@ -323,7 +289,7 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 			return n
 		}
 		if chunk[op.ID] != cloned {
-			c.bind(op, place(chunk[op.ID]).Results)
+			c.Bind(op, place(chunk[op.ID]).Results)
 			continue
 		}
 		for on, yes := range repeats[op.ID] {
@@ -335,11 +301,11 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 		}
 	}
 	for _, r := range f.Results {
-		if c.values[r] == 0 {
-			c.values[r] = copies[[2]int{int(r), 0}]
+		if c.Values[r] == 0 {
+			c.Values[r] = copies[[2]int{int(r), 0}]
 		}
 	}
-	return c.finish()
+	return c.Finish()
 }
 
 // coster sums the cost of functions once.
