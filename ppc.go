@@ -116,7 +116,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: list}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

@@ -69,6 +69,8 @@ const (
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
 	UnusedCell      Code = "W0201"
+	NoGradient      Code = "W0202"
+	OneMicroBatch   Code = "W0701"
 )
 
 // Meaning is a row of [Codes].
@@ -138,6 +140,8 @@ var meanings = []Meaning{
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},
 	{UnusedCell, "a cell or parameter that nothing uses"},
+	{NoGradient, "a parameter that no gradient reaches"},
+	{OneMicroBatch, "several stages with one micro-batch, which work one after the other"},
 }
 
 // Codes returns every code with its meaning, in order of the code.

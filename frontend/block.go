@@ -172,7 +172,7 @@ func (b *block) settings() {
 	}
 	if s := b.entries["interleave"]; s != nil {
 		yes, ok := b.condition(s.Values[0])
-		spec.Interleave = yes && ok
+		spec.Interleave, spec.InterleavePos = yes && ok, s.Values[0].Range().Pos
 	}
 }
 
