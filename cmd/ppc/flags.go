@@ -26,7 +26,7 @@ func compileFlags() []cli.Flag {
 		&cli.StringFlag{Name: "target", Usage: "chip: 910b1, 910b2, 910b3, 910b4, 910c, or none"},
 		&cli.StringFlag{Name: "block", Usage: "pipeline block to compile, if the file has several"},
 		&cli.StringSliceFlag{Name: "set", Usage: "k=v: value of a constant"},
-		&cli.StringFlag{Name: "layout", Usage: "layers per stage, in a notation of `ppc layout`; NAME=NOTATION if the network has several lists of cells"},
+		&cli.StringFlag{Name: "layout", Usage: "layers per stage, in a notation of ppc layout; NAME=NOTATION if the network has several lists of cells"},
 		&cli.BoolFlag{Name: "unsplit", Usage: "compile as one stage, whatever the marks say"},
 		&cli.StringFlag{Name: "lazy-inline", Usage: "auto, marked or off"},
 		&cli.StringFlag{Name: "seed", Usage: "seed of initial values (32 bits)"},
