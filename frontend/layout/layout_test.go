@@ -95,6 +95,7 @@ func TestRejects(t *testing.T) {
 		{"Et|t|tL", layout.Model{Stages: 2}, "the layout has 3 chunks, which is no multiple of 2 stages"},
 		{"Et|tL", layout.Model{Layers: 3}, "the layout places 2 layers, but there are 3"},
 		{"EEt|tL", layout.Model{}, "2 embeddings"},
+		{"|Et|L", layout.Model{}, "the layout has its embedding behind the first chunk"},
 		{"Et|Lt", layout.Model{}, "`t` stands behind `L`"},
 		{"tE|L", layout.Model{}, "`E` stands behind `t`"},
 		{"E(t|", layout.Model{}, "the bracket at character 2 of the layout is not closed"},

@@ -46,6 +46,8 @@ func Megatron(text string, stages int) (*Layout, error) {
 		return nil, bad("the layout has no embedding").WithRepair("name it with E, in the first chunk")
 	case embeddings > 1:
 		return nil, bad("the layout has %d embeddings", embeddings)
+	case chunks[0].Embeddings == 0:
+		return nil, bad("the layout has its embedding behind the first chunk").WithRepair("put E in front")
 	case last != 'L':
 		return nil, bad("the layout has no loss").WithRepair("name it with L, at the end")
 	}
