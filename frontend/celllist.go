@@ -147,6 +147,9 @@ func (b *block) layoutFault(err error, at diag.Range, path string, n int) {
 		d = diag.Errorf(diag.BadLayout, at, "%v", err)
 	}
 	d.Range = at
+	if b.opts.Layout != "" {
+		d = d.WithNote(diag.Range{}, "the layout is that of -layout")
+	}
 	b.fail(d.WithNote(diag.Range{}, "the list `%s` has %d cells", path, n))
 }
 
