@@ -50,6 +50,7 @@ type Options struct {
 	Schedule   string            // "": what the file says, else 1f1b
 	WLag       *int              // nil: DefaultWLag
 	Target     string            // chip, or "none" or "" for no kernels
+	Layout     string            // "": what the file says; see package frontend/layout
 	Unsplit    bool              // one stage, whatever the file says
 	LazyInline string            // auto, marked, off; "": what the file says, else auto
 	Seed       *uint32
@@ -79,7 +80,8 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, errs
 	}
 	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
-		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed, Unsplit: o.Unsplit, Read: o.Read,
+		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
+		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
 	})
 	if list.HasErrors() || spec == nil {
 		return nil, list
@@ -114,7 +116,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: list}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

@@ -42,6 +42,7 @@ const (
 	StageGoesDown   Code = "E0504"
 	EmptyStage      Code = "E0505"
 	TooManyStages   Code = "E0506"
+	BadLayout       Code = "E0507"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -68,6 +69,8 @@ const (
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
 	UnusedCell      Code = "W0201"
+	NoGradient      Code = "W0202"
+	OneMicroBatch   Code = "W0701"
 )
 
 // Meaning is a row of [Codes].
@@ -110,6 +113,7 @@ var meanings = []Meaning{
 	{StageGoesDown, "a stage lower than one that feeds it"},
 	{EmptyStage, "a stage without an op"},
 	{TooManyStages, "more stages than there are ops to place"},
+	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},
@@ -136,6 +140,8 @@ var meanings = []Meaning{
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},
 	{UnusedCell, "a cell or parameter that nothing uses"},
+	{NoGradient, "a parameter that no gradient reaches"},
+	{OneMicroBatch, "several stages with one micro-batch, which work one after the other"},
 }
 
 // Codes returns every code with its meaning, in order of the code.

@@ -24,6 +24,8 @@ type block struct {
 	evals     []*syntax.Block
 	groups    *syntax.Map // of the optimizer
 	spec      *plan.Spec
+
+	layoutStages int // stages of the layout, 0 without
 }
 
 type input struct {
@@ -36,9 +38,9 @@ type input struct {
 var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
-	"seed": true, "metrics": true,
+	"seed": true, "metrics": true, "layout": true,
 	"segment_config": false, "output_broadcast": false, "every": false, "clip_norm": false, "clip_value": false,
-	"accumulate": false, "precision": false, "loss_scale": false, "layout": false,
+	"accumulate": false, "precision": false, "loss_scale": false,
 }
 
 // Entries that only some kinds of block have.
@@ -170,7 +172,7 @@ func (b *block) settings() {
 	}
 	if s := b.entries["interleave"]; s != nil {
 		yes, ok := b.condition(s.Values[0])
-		spec.Interleave = yes && ok
+		spec.Interleave, spec.InterleavePos = yes && ok, s.Values[0].Range().Pos
 	}
 }
 
@@ -391,6 +393,9 @@ func (b *block) register() {
 		if cells["network"] == nil {
 			cells["network"] = network
 		}
+	}
+	if b.member("network") != nil {
+		b.layouts()
 	}
 	if s := b.entries["stage_config"]; s != nil {
 		b.stageConfig(s.Values[0], cells)

@@ -341,6 +341,7 @@ func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File
 		}
 	}
 	for _, c := range f.Cells {
+		e.cellMarks(c)
 		if define(c.Name) {
 			scope.cells[c.Name.Text] = &class{c, scope}
 		}
@@ -349,6 +350,24 @@ func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File
 		e.importFile(scope, i, seen)
 	}
 	return scope, f
+}
+
+// cellMarks reports marks before a cell other than @lazy_inline, and arguments
+// of that one: what may be shared follows from the cell itself.
+func (e *elaborator) cellMarks(c *syntax.Cell) {
+	for _, m := range c.Marks {
+		switch {
+		case m.Name != "lazy_inline":
+			d := diag.Errorf(diag.MisplacedMark, m.At, "unknown mark @%s before a cell", m.Name)
+			if d.Repair = diag.DidYouMean(m.Name, []string{"lazy_inline"}); d.Repair == "" {
+				d.Repair = "@lazy_inline stands there; @stage stands behind a new cell"
+			}
+			e.list.Add(d)
+		case len(m.Args) > 0:
+			e.list.Add(diag.Errorf(diag.UnknownArgument, m.At, "@lazy_inline takes no arguments: which cells share code follows from their structure").
+				WithRepair("write @lazy_inline alone"))
+		}
+	}
 }
 
 func (e *elaborator) importFile(scope *fileScope, i *syntax.Import, seen map[string]diag.Range) {

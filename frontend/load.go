@@ -25,6 +25,7 @@ type Options struct {
 	Stages  int               // stage count; 0 when not given
 	Micro   int               // micro-batch count; 0 when not given
 	Seed    *uint32           // overrides the entry `seed`
+	Layout  string            // layout notation, NAME=NOTATION when there are several lists; replaces the entry `layout`
 	Unsplit bool              // build the block as one stage; marks are checked and left out
 
 	// Read returns the text of an imported file; its name is the path in the

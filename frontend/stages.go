@@ -159,6 +159,9 @@ func (b *block) stageCount() {
 	}
 	spec.Marked = true
 	switch {
+	case b.layoutStages > highest+1:
+		b.fail(diag.Errorf(diag.EmptyStage, at, "the layout has %d stages, but stage %d has no cell", b.layoutStages, b.layoutStages-1).
+			WithRepair("place a cell there with `stage_config`, or leave the stage out"))
 	case b.stagesRead && highest >= b.stages:
 		b.errorf(diag.BadStage, at, "stage %d does not exist: there are %d stages", highest, b.stages)
 	case b.stagesRead:

@@ -20,22 +20,23 @@ type Spec struct {
 	Entry   *ir.Func
 	Results []Result
 
-	Inputs       []Input
-	MicroBatches int
-	MicroPos     ir.Pos
-	Stages       int    // fixed by marks or the entry `stages`; 0: not given
-	StagesPos    ir.Pos // where that was said
-	Marked       bool   // some cell carries a stage mark
-	Interleave   bool
-	Schedule     string // "" = default
-	SchedulePos  ir.Pos
-	Reduction    string // "sum" or "mean" over micro-batches
-	LazyInline   string // "auto", "marked" or "off"; "" = auto
-	Optimizer    *Optimizer
-	Dataset      *Dataset
-	Epochs       int
-	Seed         uint32
-	Evals        []*Spec // share Module
+	Inputs        []Input
+	MicroBatches  int
+	MicroPos      ir.Pos
+	Stages        int    // fixed by marks or the entry `stages`; 0: not given
+	StagesPos     ir.Pos // where that was said
+	Marked        bool   // some cell carries a stage mark
+	Interleave    bool
+	InterleavePos ir.Pos // where that was said; unknown when a layout implies it
+	Schedule      string // "" = default
+	SchedulePos   ir.Pos
+	Reduction     string // "sum" or "mean" over micro-batches
+	LazyInline    string // "auto", "marked" or "off"; "" = auto
+	Optimizer     *Optimizer
+	Dataset       *Dataset
+	Epochs        int
+	Seed          uint32
+	Evals         []*Spec // share Module
 	// Rest, of an evaluation, is the same block for a batch of one row and one micro-batch: it serves the rows left over
 	// by the batch size. The frontend sets it.
 	Rest *Spec

@@ -16,7 +16,8 @@ import (
 func (a *app) compileCommand() *cli.Command {
 	return &cli.Command{
 		Name: "compile", Usage: "compile a model to a bundle", ArgsUsage: "FILE",
-		Flags: append(compileFlags(), &cli.StringFlag{Name: "o", Usage: "folder of the bundle (default FILE without .pp, with .bundle)"}),
+		Flags: append(compileFlags(), &cli.StringFlag{Name: "o", Usage: "folder of the bundle (default FILE without .pp, with .bundle)"},
+			&cli.BoolFlag{Name: "stats", Usage: "count functions, calls and operations"}),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
 			if err != nil {
@@ -39,9 +40,18 @@ func (a *app) compileCommand() *cli.Command {
 				return cannotWrite(dir, err)
 			}
 			if a.json {
-				return a.printJSON(summary(r))
+				sum := summary(r)
+				if c.Bool("stats") {
+					s := r.Plan.Stats()
+					sum.Stats = &s
+				}
+				return a.printJSON(sum)
 			}
 			a.table(r)
+			if c.Bool("stats") {
+				s := r.Plan.Stats()
+				fmt.Fprintf(a.out, "%d functions with %d calls and %d operations; %d operations run in a step\n", s.Functions, s.Calls, s.Ops, s.Executed)
+			}
 			fmt.Fprintf(a.out, "bundle: %s\n", dir)
 			return nil
 		},
@@ -76,6 +86,7 @@ type summaryJSON struct {
 	Makespan     number      `json:"makespan"`
 	Bubble       number      `json:"bubble"`
 	CompileS     float64     `json:"compile_s"`
+	Stats        *plan.Stats `json:"stats,omitempty"`
 }
 
 func summary(r *ppc.Result) summaryJSON {

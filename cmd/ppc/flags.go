@@ -26,6 +26,7 @@ func compileFlags() []cli.Flag {
 		&cli.StringFlag{Name: "target", Usage: "chip: 910b1, 910b2, 910b3, 910b4, 910c, or none"},
 		&cli.StringFlag{Name: "block", Usage: "pipeline block to compile, if the file has several"},
 		&cli.StringSliceFlag{Name: "set", Usage: "k=v: value of a constant"},
+		&cli.StringFlag{Name: "layout", Usage: "layers per stage, in a notation of ppc layout; NAME=NOTATION if the network has several lists of cells"},
 		&cli.BoolFlag{Name: "unsplit", Usage: "compile as one stage, whatever the marks say"},
 		&cli.StringFlag{Name: "lazy-inline", Usage: "auto, marked or off"},
 		&cli.StringFlag{Name: "seed", Usage: "seed of initial values (32 bits)"},
@@ -41,7 +42,7 @@ func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) 
 	o := ppc.Options{
 		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) },
 		Block: c.String("block"), Stages: c.Int("stages"), Micro: c.Int("micro"), Schedule: c.String("schedule"),
-		Target: target, Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
+		Target: target, Layout: c.String("layout"), Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
 	}
 	for _, n := range []string{"stages", "micro"} {
 		if c.IsSet(n) && c.Int(n) < 1 {

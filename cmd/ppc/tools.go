@@ -28,13 +28,18 @@ func (a *app) checkCommand() *cli.Command {
 				return err
 			}
 			list := frontend.Check(name, o.Source, frontend.Options{
-				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed, Unsplit: o.Unsplit, Read: o.Read,
+				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
+				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
 			})
 			if list.HasErrors() {
 				return wrong(list)
 			}
 			// What only the passes see: stages that go down, too many stages. A file with several blocks needs -block for that.
-			if _, err := ppc.Compile(ctx, o); err != nil && ppc.Diagnostics(err)[0].Code != diag.BadBlock {
+			r, err := ppc.Compile(ctx, o)
+			switch {
+			case err == nil:
+				list = append(list, r.Warnings...)
+			case ppc.Diagnostics(err)[0].Code != diag.BadBlock:
 				return wrong(err)
 			}
 			a.show(list, false)

@@ -1,0 +1,195 @@
+package ppc
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// situations are models of the kinds that MindSpore's own tests of pipelines compile. of says what is special, sends how
+// many activations, gradients, gradients of shared parameters and values of these each stage sends in a step of four
+// micro-batches.
+var situations = []struct{ of, cells, network, entries, sends string }{
+	{"two cells of two products", `
+cell Pair {
+    param a: f32[4, 4] = normal(0.5)
+    param b: f32[4, 4] = normal(0.5)
+    construct(x) { return matmul(matmul(x, a), b) }
+}
+cell Net {
+    cell1 = Pair() @stage(0)
+    cell2 = Pair() @stage(1)
+    construct(x) { return cell2(cell1(x)) }
+}`, "Net()", "", "4 0 0 0, 0 4 0 0"},
+	{"one parameter in both cells", `
+cell Pair(a: param) {
+    param b: f32[4, 4] = normal(0.5)
+    construct(x) { return matmul(matmul(x, a), b) }
+}
+cell Net {
+    param shared: f32[4, 4] = normal(0.5)
+    cell1 = Pair(shared) @stage(0)
+    cell2 = Pair(shared) @stage(1)
+    construct(x) { return cell2(cell1(x)) }
+}`, "Net()", "", "4 0 0 1, 0 4 1 0"},
+	{"a cell and parameters without a stage between marked ones", `
+cell Net {
+    param bias1: f32[4] = ones()
+    param bias2: f32[4] = ones()
+    cell1 = Dense(4, 4, bias = false) @stage(0)
+    relu1 = ReLU()
+    cell2 = Dense(4, 4, bias = false) @stage(1)
+    construct(x) {
+        x = relu1(cell1(x) + bias1)
+        return cell2(x) + bias2
+    }
+}`, "Net()", "", "4 0 0 0, 0 4 0 0"},
+	{"a parameter returned by one chunk and used by the next", `
+cell Product {
+    param weight: f32[4, 4] = normal(0.5)
+    construct(x) { return matmul(x, weight), weight }
+}
+cell Use {
+    construct(x, w) { return matmul(x, w) }
+}
+@lazy_inline
+cell Net {
+    cell1 = Product() @stage(0)
+    cell2 = Dense(4, 4) @stage(1)
+    cell3 = Product() @stage(0)
+    cell4 = Use() @stage(1)
+    construct(x) {
+        x, w1 = cell1(x)
+        x, w3 = cell3(cell2(x))
+        return cell4(x, w3) + matmul(x, w1)
+    }
+}`, "Net()", "    interleave = true\n", "8 4 0 1, 4 8 1 0"},
+	{"a parameter of the first chunk used in the last", `
+cell Product(w: param) {
+    construct(x) { return matmul(x, w) }
+}
+cell Net {
+    cell1 = Dense(4, 4) @stage(0)
+    cell2 = Dense(4, 4) @stage(1)
+    cell3 = Dense(4, 4) @stage(0)
+    cell4 = Product(cell1.weight) @stage(1)
+    construct(x) { return cell4(cell3(cell2(cell1(x)))) }
+}`, "Net()", "    interleave = true\n", "8 4 0 1, 4 8 1 0"},
+	{"one parameter on both stages, one chunk, interleaving asked for", `
+cell Product(w: param) {
+    construct(x) { return relu(matmul(x, w)) }
+}
+cell Net {
+    param w: f32[4, 4] = normal(0.5)
+    for i in 0..4 { block[i] = Product(w) @stage(i / 2) }
+    construct(x) {
+        for b in block { x = b(x) }
+        return x
+    }
+}`, "Net()", "    interleave = true\n", "4 0 0 1, 0 4 1 0"},
+	{"cells with two inputs and two results", `
+@lazy_inline
+cell Two {
+    param a: f32[4, 4] = normal(0.5)
+    param b: f32[4, 4] = normal(0.5)
+    construct(x, y) { return matmul(x, a) + y, matmul(y, b) * x }
+}
+cell Net {
+    for i in 0..4 { cells[i] = Two() @stage(i % 2) }
+    construct(x) {
+        y = x * 0.5
+        for c in cells { x, y = c(x, y) }
+        return x + y
+    }
+}`, "Net()", "    interleave = true\n", "8 4 0 0, 4 8 0 0"},
+	{"a cell used twice", `
+cell Net {
+    once = Dense(4, 4) @stage(0)
+    twice = Dense(4, 4) @stage(1)
+    construct(x) { return twice(relu(twice(once(x)))) }
+}`, "Net()", "", "4 0 0 0, 0 4 0 0"},
+	{"four cells folded onto two stages with a shared parameter", `
+cell Product(w: param) {
+    construct(x) { return matmul(x, w) }
+}
+cell Net {
+    param w: f32[4, 4] = normal(0.5)
+    cell1 = Product(w) @stage(0)
+    cell2 = Dense(4, 4) @stage(1)
+    cell3 = Dense(4, 4) @stage(0)
+    cell4 = Product(w) @stage(1)
+    construct(x) { return cell4(cell3(cell2(cell1(x)))) }
+}`, "Net()", "    interleave = true\n", "8 4 0 1, 4 8 1 0"},
+	{"eight cells up and down four stages", `
+cell Net {
+    for i in 0..8 { block[i] = Dense(4, 4) @stage(i if i < 4 else 7 - i) }
+    construct(x) {
+        for b in block { x = relu(b(x)) + x }
+        return x
+    }
+}`, "Net()", "    interleave = true\n", "4 4 0 0, 8 8 0 0, 8 8 0 0, 4 4 0 0"},
+	{"three levels of lazy_inline with conditions", `
+@lazy_inline
+cell Inner(twice: bool) {
+    fc = Dense(4, 4)
+    construct(x) {
+        x = fc(x)
+        if twice { x = relu(x) + x }
+        return x
+    }
+}
+@lazy_inline
+cell Middle {
+    a = Inner(true)
+    b = Inner(false)
+    construct(x) { return b(a(x)) }
+}
+@lazy_inline
+cell Outer {
+    first = Middle() @stage(0)
+    second = Middle() @stage(1)
+    construct(x) { return second(first(x)) }
+}`, "Outer()", "", "4 0 0 0, 0 4 0 0"},
+}
+
+// TestSituations trains each model under every schedule and form of its functions, with as many micro-batches as stages,
+// more and fewer, like its unsplit form.
+func TestSituations(t *testing.T) {
+	for _, s := range situations {
+		t.Run(s.of, func(t *testing.T) {
+			src := s.cells + "\ntrain t {\n    network = " + s.network + "\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n" +
+				"    input x: f32[8, 4]\n    input y: f32[8, 4]\n" + s.entries + "    dataset = npz(\"data.npz\") | batch(8)\n}\n"
+			for _, schedule := range []string{"gpipe", "1f1b"} {
+				for _, form := range []string{"auto", "marked", "off"} {
+					for _, micro := range []int{1, 2, 4, 8} {
+						o := Options{File: "t.pp", Source: []byte(src), Schedule: schedule, LazyInline: form, Micro: micro}
+						r, err := Compile(context.Background(), o)
+						if err != nil {
+							t.Fatal(Diagnostics(err))
+						}
+						equalsUnsplit(t, o, r.Plan)
+						if got := sends(r.Plan); micro == 4 && got != s.sends {
+							t.Errorf("%s, %s: sent %s, want %s", schedule, form, got, s.sends)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// sends counts what each stage sends in a step: activations, gradients, and for shared parameters gradients and values.
+func sends(p *plan.Plan) string {
+	var out []string
+	for _, list := range p.Programs[0].Actions {
+		n := map[plan.ActionKind]int{}
+		for _, a := range list {
+			n[a.Kind]++
+		}
+		out = append(out, fmt.Sprint(n[plan.SendForward], n[plan.SendBackward], n[plan.SendGrad], n[plan.SendParam]))
+	}
+	return strings.Join(out, ", ")
+}
