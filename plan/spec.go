@@ -27,6 +27,7 @@ type Spec struct {
 	StagesPos    ir.Pos // where that was said
 	Marked       bool   // some cell carries a stage mark
 	Interleave   bool
+	Broadcast    bool   // of an infer block: every stage gets the results
 	Schedule     string // "" = default
 	SchedulePos  ir.Pos
 	Reduction    string // "sum" or "mean" over micro-batches
