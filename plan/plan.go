@@ -37,7 +37,7 @@ type Program struct {
 	Name         string
 	Train        bool
 	Infer        bool // Outputs are tensors whose axis 0 is the rows of a micro-batch; otherwise they are scalars
-	Batch        int // rows of the global batch
+	Batch        int  // rows of the global batch
 	MicroBatches int
 	Inputs       []Input
 	Results      []Result
@@ -114,7 +114,7 @@ type Message struct {
 	// Result marks outputs of the program on their way to a stage that does not compute them. Both sides keep them in areas with
 	// a slot per micro-batch, and nothing waits for them but the end of the program.
 	Result  bool
-	Tensors  []Tensor
+	Tensors []Tensor
 	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
 	// that makes that of micro-batch i+Window starts.
 	Window int
