@@ -114,7 +114,8 @@ func (o *outputBuffer) take(dst []byte, bytes int) {
 // newOutput makes room for rows of output k.
 func newOutput(q *plan.Program, k, rows int) data.Array {
 	t := q.Outputs[k].Type
-	shape := append([]int{rows}, t.Shape[1:]...)
+	shape := slices.Clone(t.Shape)
+	shape[0] = rows
 	a := data.Array{Name: q.Results[k].Name, DType: data.F32, Shape: shape}
 	if t.DType == ir.I32 {
 		a.DType = data.I32
