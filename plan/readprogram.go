@@ -47,6 +47,9 @@ func (r *reader) programs() error {
 		values := 0
 		for _, res := range d.Results {
 			values++
+			if res.Ratio && d.Infer {
+				return fmt.Errorf("%s: result %s of an infer block is a ratio", planFile, res.Name)
+			}
 			if res.Ratio {
 				values++
 			}
@@ -93,7 +96,7 @@ func (r *reader) programs() error {
 // fitsOutput reports whether a result of a program may have that type.
 func fitsOutput(t ir.Type, q *Program) bool {
 	if q.Infer {
-		return t.Rank() > 0 && t.Shape[0] == q.Batch/q.MicroBatches
+		return (t.DType == ir.F32 || t.DType == ir.I32) && t.Rank() > 0 && t.Shape[0] == q.Batch/q.MicroBatches
 	}
 	return t.DType == ir.F32 && t.Rank() == 0
 }

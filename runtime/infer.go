@@ -68,7 +68,11 @@ func (r *runner) openInputs(q *plan.Program) (rows int, err error) {
 		if !in.Whole && len(a.Shape) > 0 {
 			want = slices.Concat(a.Shape[:1], in.Type.Shape[1:])
 		}
-		if !slices.Equal(a.Shape, want) {
+		size := a.DType.Size()
+		for _, n := range a.Shape {
+			size *= n
+		}
+		if !slices.Equal(a.Shape, want) || len(a.Data) != size {
 			return 0, badData(diag.BadDataFile, a.Name, "input `%s` is %s with any number of rows, the array has the shape %s", in.Name, in.Type, ir.ShapeString(a.Shape))
 		}
 		if !in.Whole {
