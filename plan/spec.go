@@ -99,8 +99,15 @@ func (o *Optimizer) GroupOf(param string) int {
 
 // At fills values with the scalars of a step, counted from 0: those of parameters without group, then those of each group.
 func (o *Optimizer) At(step int, values [][]float32) [][]float32 {
-	fill := func(scalars []Scalar) {
-		var v []float32
+	for len(values) <= len(o.Groups) {
+		values = append(values, nil)
+	}
+	for i := range values {
+		scalars := o.Scalars
+		if i > 0 {
+			scalars = o.Groups[i-1].Scalars
+		}
+		v := values[i][:0]
 		for _, s := range scalars {
 			if s.Schedule != nil {
 				v = append(v, float32(s.Schedule.At(step)))
@@ -108,12 +115,7 @@ func (o *Optimizer) At(step int, values [][]float32) [][]float32 {
 				v = append(v, float32(s.Value))
 			}
 		}
-		values = append(values, v)
-	}
-	values = values[:0]
-	fill(o.Scalars)
-	for _, g := range o.Groups {
-		fill(g.Scalars)
+		values[i] = v
 	}
 	return values
 }

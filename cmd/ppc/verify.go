@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 )
@@ -22,6 +23,7 @@ func (a *app) verifyCommand() *cli.Command {
 			&cli.IntFlag{Name: "steps", Usage: "steps to compare", Value: 10},
 			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
 			&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
+			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), schedules and micro-batches"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
@@ -34,6 +36,14 @@ func (a *app) verifyCommand() *cli.Command {
 			o, err := a.options(c, name, "none")
 			if err != nil {
 				return err
+			}
+			if c.Bool("sweep") {
+				for _, n := range []string{"stages", "micro", "schedule", "w-lag"} {
+					if c.IsSet(n) {
+						return usagef("-sweep goes over what -%s would fix", n)
+					}
+				}
+				return a.sweep(ctx, c, o)
 			}
 			split, err := ppc.Compile(ctx, o)
 			if err != nil {
@@ -71,6 +81,67 @@ func (a *app) verifyCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// sweepStages and sweepMicro are the sizes of -sweep; what a model cannot have is left out and counted.
+var (
+	sweepStages = []int{1, 2, 3, 4, 5, 6, 7, 8}
+	sweepMicro  = []int{1, 2, 3, 4, 8, 16}
+	sweepLags   = []int{0, ppc.DefaultWLag}
+)
+
+// sweep compares every combination that the model allows.
+func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
+	equal, refusals := 0, 0
+	for _, micro := range sweepMicro {
+		o.Micro = micro
+		unsplit := o
+		unsplit.Unsplit = true
+		whole, err := ppc.Compile(ctx, unsplit)
+		if err != nil {
+			refusals++
+			continue
+		}
+		want, err := a.trace(ctx, c, whole.Plan)
+		if err != nil {
+			return err
+		}
+		seen := map[int]bool{} // marks fix the number of stages
+		for _, stages := range sweepStages {
+			for _, name := range schedule.Names {
+				for _, lag := range sweepLags {
+					split := o
+					split.Stages, split.Schedule, split.WLag = stages, name, &lag
+					r, err := ppc.Compile(ctx, split)
+					if err != nil {
+						refusals++
+						continue
+					}
+					seen[r.Plan.NumStages] = true
+					got, err := a.trace(ctx, c, r.Plan)
+					if err != nil {
+						return err
+					}
+					if diff := differ(whole.Plan, want, got); diff != "" {
+						return failed(fmt.Errorf("%d stages, %s, %d micro-batches, lag %d differ from the unsplit program: %s", r.Plan.NumStages, name, micro, lag, diff))
+					}
+					equal++
+				}
+			}
+		}
+		if !a.json {
+			fmt.Fprintf(a.out, "%d micro-batches: %d numbers of stages equal the unsplit program\n", micro, len(seen))
+		}
+	}
+	if equal == 0 {
+		_, err := ppc.Compile(ctx, o)
+		return refused(err)
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"equal": true, "programs": equal, "refused": refusals})
+	}
+	fmt.Fprintf(a.out, "%d programs equal the unsplit one to the bit; %d combinations do not fit the model\n", equal, refusals)
+	return nil
 }
 
 // trace is what a run is compared by.
