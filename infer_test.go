@@ -594,3 +594,25 @@ func TestSessionFirstValues(t *testing.T) {
 		t.Error("the results do not depend on the weights")
 	}
 }
+
+// A dataset feeds an infer block as arrays do, and rows that it leaves over are reported, not dropped.
+func TestInferenceDataset(t *testing.T) {
+	p := inferenceOf(t, "dataset = npz(\"rows.npz\") | batch(8)", Options{})
+	run := func(rows int) (*runtime.Result, error) {
+		file := t.TempDir() + "/rows.npz"
+		if err := data.WriteNPZ(file, []data.Array{onesArray(rows)}); err != nil {
+			t.Fatal(err)
+		}
+		return runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file})
+	}
+	r, err := run(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := r.Outputs[3][0].Array; !slices.Equal(o.Shape, []int{16, 8}) || !all(o, 8*8*8*8*8) {
+		t.Errorf("the first result is %v", o.Shape)
+	}
+	if _, err := run(12); err == nil || !strings.Contains(err.Error(), "12 rows leave 4 over") {
+		t.Errorf("12 rows: %v", err)
+	}
+}
