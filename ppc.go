@@ -111,6 +111,10 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	if o.LazyInline != "" {
 		spec.LazyInline = o.LazyInline
 	}
+	if costs != nil && spec.Kind == "infer" {
+		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` do not run infer blocks yet", o.Target).
+			WithRepair("-target none compiles without kernels")}
+	}
 	p, timings, err := passes.Run(ctx, spec, opt)
 	if err != nil {
 		return nil, err

@@ -85,7 +85,11 @@ func readDamaged(m fstest.MapFS, rows string) (accepted bool, problem string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	_, err = runtime.Run(ctx, p, runtime.Options{Open: cpu.Open, Steps: 1, Seed: p.Seed, DataPath: rows, Log: discard})
+	o := runtime.Options{Open: cpu.Open, Steps: 1, Seed: p.Seed, DataPath: rows, Log: discard}
+	if p.Programs[0].Infer {
+		o.Inputs = []data.Array{onesArray(16)}
+	}
+	_, err = runtime.Run(ctx, p, o)
 	switch {
 	case ctx.Err() != nil:
 		return true, "an accepted bundle hangs"
@@ -104,7 +108,17 @@ var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 
 // Every word of every file is replaced, one at a time, by values that do not belong there.
 func TestReadDamagedBundle(t *testing.T) {
-	files := smallBundle(t)
+	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t)) })
+	t.Run("infer", func(t *testing.T) {
+		files, err := plan.Files(inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, files)
+	})
+}
+
+func damage(t *testing.T, files []plan.File) {
 	rows := rowsFile(t)
 	if ok, problem := readDamaged(withFile(files, 0, files[0].Content), rows); !ok || problem != "" {
 		t.Fatal("the bundle itself is refused", problem)

@@ -5,6 +5,7 @@
 //	go run ./bench gemm                   matrix products against gonum
 //	go run ./bench compile                compile time against layers and micro-batches, process start included
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
+//	go run ./bench inference              requests per second and latency of a session on one and four stages
 //	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
 package main
 
@@ -18,7 +19,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench tutorial|gemm|compile|models|accuracy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|gemm|compile|models|inference|accuracy [flags]")
 		os.Exit(2)
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -36,6 +37,8 @@ func main() {
 		err = compileTimes(*runs)
 	case "models":
 		err = models(*n)
+	case "inference":
+		err = inference(*runs)
 	case "accuracy":
 		err = accuracy(*data)
 	default:

@@ -38,8 +38,8 @@ type input struct {
 var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
-	"seed": true, "metrics": true, "layout": true,
-	"segment_config": false, "output_broadcast": false, "every": false, "clip_norm": false, "clip_value": false,
+	"seed": true, "metrics": true, "layout": true, "output_broadcast": true,
+	"segment_config": false, "every": false, "clip_norm": false, "clip_value": false,
 	"accumulate": false, "precision": false, "loss_scale": false,
 }
 
@@ -130,6 +130,9 @@ func (b *block) collect() {
 			}
 		}
 	}
+	if s := b.entries["output_broadcast"]; s != nil && b.decl.Kind != "infer" {
+		b.errorf(diag.UnknownEntry, s.At, "the entry `output_broadcast` belongs in an infer block: only its results are tensors that a stage could have")
+	}
 	if s := b.entries["metrics"]; s != nil && b.decl.Kind != "eval" {
 		b.errorf(diag.UnknownEntry, s.At, "the entry `metrics` belongs in an eval block")
 	}
@@ -173,6 +176,10 @@ func (b *block) settings() {
 	if s := b.entries["interleave"]; s != nil {
 		yes, ok := b.condition(s.Values[0])
 		spec.Interleave, spec.InterleavePos = yes && ok, s.Values[0].Range().Pos
+	}
+	if s := b.entries["output_broadcast"]; s != nil {
+		yes, ok := b.condition(s.Values[0])
+		spec.Broadcast = yes && ok
 	}
 }
 
@@ -453,6 +460,9 @@ func (b *block) entry() {
 				break
 			}
 		}
+	}
+	if b.decl.Kind == "infer" && !b.list.HasErrors() {
+		b.inferred(f, results)
 	}
 	f.finish(results, at.Pos)
 	if inst := b.member("optimizer"); inst != nil && b.decl.Kind == "train" {

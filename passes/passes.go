@@ -10,6 +10,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/passes/autodiff"
+	"github.com/ppc-lang/ppc/passes/broadcast"
 	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/passes/gradreduce"
 	"github.com/ppc-lang/ppc/passes/lazyinline"
@@ -66,6 +67,7 @@ var table = []pass{
 	{"sharedparam", "owners and messages of parameters that several stages read", ir.Cut, runSharedParam},
 	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
 	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
+	{"broadcast", "results for every stage", ir.Cut, runBroadcast},
 	{"memplan", "slots, offsets and frames", ir.Cut, runMemPlan},
 	{"check", "deadlock, pairing, order, gradients", ir.Cut, runCheck},
 }
@@ -80,6 +82,8 @@ var order = []struct{ before, after, reason string }{
 	{"sharedparam", "gradreduce", "the end of the step moves shared parameters"},
 	{"areas", "schedule", "messages exist once values have places"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
+	{"schedule", "broadcast", "results leave behind the passes"},
+	{"broadcast", "memplan", "buffers of results have slots and offsets"},
 	{"gradreduce", "memplan", "lifetimes follow the complete action lists"},
 	{"memplan", "check", "buffer reuse is part of the proof"},
 }
@@ -224,7 +228,7 @@ func runSplit(s *state) error {
 	for i, q := range s.specs {
 		f := s.entries[i]
 		prog := &plan.Program{
-			Name: q.Name, Train: q.Kind == "train", MicroBatches: q.MicroBatches, Inputs: q.Inputs, Results: q.Results,
+			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Inputs: q.Inputs, Results: q.Results,
 			Dataset: q.Dataset, Rest: -1,
 		}
 		for _, in := range q.Inputs {
@@ -277,6 +281,13 @@ func runSchedule(s *state) error {
 func runGradReduce(s *state) error {
 	for _, q := range s.plan.Programs {
 		gradreduce.Run(q)
+	}
+	return nil
+}
+
+func runBroadcast(s *state) error {
+	if s.spec.Broadcast {
+		broadcast.Run(s.plan, 0)
 	}
 	return nil
 }

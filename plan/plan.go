@@ -32,11 +32,12 @@ type Prediction struct {
 	Busy     []float64 // seconds of compute per stage
 }
 
-// Program is one pass over a batch: training, evaluation, or the evaluation of a single leftover row.
+// Program is one pass over a batch: training, inference, evaluation, or the evaluation of a single leftover row.
 type Program struct {
 	Name         string
 	Train        bool
-	Batch        int // rows of the global batch
+	Infer        bool // Outputs are tensors whose axis 0 is the rows of a micro-batch; otherwise they are scalars
+	Batch        int  // rows of the global batch
 	MicroBatches int
 	Inputs       []Input
 	Results      []Result
@@ -85,12 +86,35 @@ type Phase struct {
 // Ref is an item of an area of the stage.
 type Ref struct{ Area, Item int }
 
+// OutputOn tells where a stage has output k once the program has run: where it computes it, or where a result message
+// brings it. ok is false if the stage never has it.
+func (q *Program) OutputOn(stage, k int) (ref Ref, ok bool) {
+	o := &q.Outputs[k]
+	if o.Stage == stage {
+		return o.Ref, true
+	}
+	for _, m := range q.Messages {
+		if !m.Result || q.Chunks[m.From].Stage != o.Stage || q.Chunks[m.To].Stage != stage {
+			continue
+		}
+		for _, t := range m.Tensors {
+			if t.From == o.Ref {
+				return t.To, true
+			}
+		}
+	}
+	return Ref{Area: -1, Item: -1}, false
+}
+
 // Message carries all boundary tensors from one chunk to another for one micro-batch and direction.
 type Message struct {
 	ID       int
 	From, To int  // chunks
 	Backward bool // gradients
-	Tensors  []Tensor
+	// Result marks outputs of the program on their way to a stage that does not compute them. Both sides keep them in areas with
+	// a slot per micro-batch, and nothing waits for them but the end of the program.
+	Result  bool
+	Tensors []Tensor
 	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
 	// that makes that of micro-batch i+Window starts.
 	Window int
@@ -152,9 +176,11 @@ const (
 	RecvGrad
 	SendParam // updated shared parameters, from their owner
 	RecvParam
+	SendResult // outputs, to a stage that does not compute them
+	RecvResult
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -163,16 +189,16 @@ func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update }
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
-	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam
+	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam || k == SendResult
 }
 
 // IsRecv reports whether the action receives a message.
 func (k ActionKind) IsRecv() bool {
-	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam
+	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam || k == RecvResult
 }
 
 // IsShared reports whether the action is about a message of Program.Shared.
-func (k ActionKind) IsShared() bool { return k >= SendGrad }
+func (k ActionKind) IsShared() bool { return k >= SendGrad && k <= RecvParam }
 
 // Action is an element of a rank's program.
 type Action struct {

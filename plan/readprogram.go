@@ -17,7 +17,10 @@ func (r *reader) programs() error {
 		if d.Train && (i > 0 || r.p.Optimizer == nil) || d.Rest >= 0 && (d.Train || d.Rest != i+1) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
-		q := &Program{Name: d.Name, Train: d.Train, Batch: d.Batch, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
+		if d.Infer && (d.Train || i > 0 || d.Rest >= 0) {
+			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
+		}
+		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
 		for _, in := range d.Inputs {
 			t, err := ir.ParseType(in.Type)
 			if err != nil {
@@ -36,7 +39,7 @@ func (r *reader) programs() error {
 			s, err := strconv.Atoi(f[0])
 			t, err2 := ir.ParseType(f[1])
 			ref, err3 := parseRef(f[2])
-			if err != nil || err2 != nil || err3 != nil || !r.holds(s, ref, t) || t.DType != ir.F32 || t.Rank() != 0 || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
+			if err != nil || err2 != nil || err3 != nil || !r.holds(s, ref, t) || !fitsOutput(t, q) || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
 				return fmt.Errorf("%s: output %q is malformed", planFile, o)
 			}
 			q.Outputs = append(q.Outputs, Output{s, t, ref})
@@ -44,6 +47,9 @@ func (r *reader) programs() error {
 		values := 0
 		for _, res := range d.Results {
 			values++
+			if res.Ratio && d.Infer {
+				return fmt.Errorf("%s: result %s of an infer block is a ratio", planFile, res.Name)
+			}
 			if res.Ratio {
 				values++
 			}
@@ -85,6 +91,14 @@ func (r *reader) programs() error {
 		}
 	}
 	return nil
+}
+
+// fitsOutput reports whether a result of a program may have that type.
+func fitsOutput(t ir.Type, q *Program) bool {
+	if q.Infer {
+		return (t.DType == ir.F32 || t.DType == ir.I32) && t.Rank() > 0 && t.Shape[0] == q.Batch/q.MicroBatches
+	}
+	return t.DType == ir.F32 && t.Rank() == 0
 }
 
 // fitsInput reports whether a buffer of that type holds a micro-batch of input k.
@@ -147,13 +161,13 @@ func (r *reader) messages() error {
 		}
 		q := r.p.Programs[n[0]]
 		if n[1] == len(q.Messages) {
-			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Window: n[4]})
+			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Result: row[4] == "R", Window: n[4]})
 		}
 		if n[1] < 0 || n[1] != len(q.Messages)-1 {
 			return fmt.Errorf("%s: message %d is out of order", boundariesFile, n[1])
 		}
 		m := q.Messages[n[1]]
-		if m.From != n[2] || m.To != n[3] || m.Backward != (row[4] == "B") || m.Window != n[4] || n[2] < 0 || n[3] < 0 || n[2] >= len(q.Chunks) || n[3] >= len(q.Chunks) || m.Window < 1 {
+		if m.From != n[2] || m.To != n[3] || m.Backward != (row[4] == "B") || m.Result != (row[4] == "R") || m.Window != n[4] || n[2] < 0 || n[3] < 0 || n[2] >= len(q.Chunks) || n[3] >= len(q.Chunks) || m.Window < 1 {
 			return fmt.Errorf("%s: message %d is malformed", boundariesFile, n[1])
 		}
 		t, err := ir.ParseType(row[7])
@@ -163,6 +177,9 @@ func (r *reader) messages() error {
 			return fmt.Errorf("%s: boundary %s is malformed", boundariesFile, row[6])
 		}
 		sender, receiver := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+		if m.Result && (!q.Infer || m.Window != q.MicroBatches) {
+			return fmt.Errorf("%s: result %s is malformed", boundariesFile, row[6])
+		}
 		if !r.holds(sender, from, t) || !r.holds(receiver, to, t) || m.Window > r.p.Stages[sender].Areas[from.Area].Slots {
 			return fmt.Errorf("%s: boundary %s does not fit its buffers", boundariesFile, row[6])
 		}

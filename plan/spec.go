@@ -28,6 +28,7 @@ type Spec struct {
 	Marked        bool   // some cell carries a stage mark
 	Interleave    bool
 	InterleavePos ir.Pos // where that was said; unknown when a layout implies it
+	Broadcast     bool   // of an infer block: every stage gets the results
 	Schedule      string // "" = default
 	SchedulePos   ir.Pos
 	Reduction     string // "sum" or "mean" over micro-batches

@@ -73,6 +73,7 @@ type (
 	programDoc struct {
 		Name         string     `yaml:"name"`
 		Train        bool       `yaml:"train"`
+		Infer        bool       `yaml:"infer,omitempty"`
 		Batch        int        `yaml:"batch"`
 		MicroBatches int        `yaml:"micro_batches"`
 		Rest         int        `yaml:"rest"`
@@ -234,7 +235,7 @@ func document(p *Plan) *planDoc {
 		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
-		x := programDoc{Name: q.Name, Train: q.Train, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
+		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
 		for _, in := range q.Inputs {
 			x.Inputs = append(x.Inputs, inputDoc{in.Name, in.Type.String(), in.Whole})
 		}
@@ -361,8 +362,11 @@ func boundaryTable(p *Plan) []byte {
 	for i, q := range p.Programs {
 		for _, m := range q.Messages {
 			direction := "F"
-			if m.Backward {
+			switch {
+			case m.Backward:
 				direction = "B"
+			case m.Result:
+				direction = "R"
 			}
 			for _, x := range m.Tensors {
 				t.row(i, m.ID, m.From, m.To, direction, m.Window, x.Name, x.Type.String(), x.From.String(), x.To.String())

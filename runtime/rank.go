@@ -26,6 +26,7 @@ type rank struct {
 	links    [][]*link // by program, then its messages and its shared messages
 	programs []*rankProgram
 	scalars  [][]float32      // of this step: see plan.Optimizer.At
+	session  bool             // results stay where they are computed: see Session
 	pending  []device.Pending // weight passes that have not run yet
 
 	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
@@ -83,6 +84,9 @@ func (r *rank) prepare() {
 		sent := map[[2]int]transfer{}
 		var wants []transfer
 		for _, a := range q.Actions[r.stage] {
+			if r.session && (a.Kind == plan.SendResult || a.Kind == plan.RecvResult) {
+				continue
+			}
 			x := rankAction{Action: a}
 			switch {
 			case a.Kind.IsShared():
@@ -100,9 +104,11 @@ func (r *rank) prepare() {
 				if a.Micro == q.MicroBatches-1 {
 					p.ends = append(p.ends, x.transfer)
 				}
-				if a.Kind.IsRecv() {
+				switch {
+				case a.Kind == plan.RecvResult: // the end of the program waits for it
+				case a.Kind.IsRecv():
 					wants = append(wants, x.transfer)
-				} else {
+				default:
 					sent[[2]int{a.Message, a.Micro}] = x.transfer
 				}
 			case a.Kind == plan.Update:
@@ -128,12 +134,13 @@ func (r *rank) prepare() {
 			p.inputs = append(p.inputs, in)
 		}
 		for k, o := range q.Outputs {
-			if o.Stage != r.stage {
+			ref, ok := q.OutputOn(r.stage, k)
+			if !ok || r.session && o.Stage != r.stage {
 				continue
 			}
 			out := outputBuffer{value: k}
 			for m := range q.MicroBatches {
-				out.micros = append(out.micros, r.dev.Buffer(o.Ref, m))
+				out.micros = append(out.micros, r.dev.Buffer(ref, m))
 			}
 			p.outputs = append(p.outputs, out)
 		}

@@ -32,6 +32,8 @@ type Options struct {
 	Seed      uint32
 	// Initial gives first values of parameters by name; nil for their initialisers.
 	Initial map[string][]float32
+	// Inputs are those of an infer block, an array per input with all rows, instead of its dataset.
+	Inputs []data.Array
 	// DataPath replaces the path of every source. Getenv reads the environment that a source may name.
 	DataPath string
 	Getenv   func(string) string
@@ -77,10 +79,13 @@ type Metric struct {
 type Result struct {
 	Steps    int
 	LastLoss float64
-	Seconds  float64 // wall time of the training loop, data and logging included
+	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
 	Params   []Param // by Module.Params
+	// Of an infer block: the number of rows, and by rank and result what the rank has.
+	Rows    int
+	Outputs [][]Output
 }
 
 // RankResult is what one rank reports.
@@ -109,23 +114,28 @@ type runner struct {
 	dead     atomic.Bool
 	norms    []chan []float64 // by stage
 	result   Result
+	inputs   [][]byte // of an inference on arrays: all rows of every input
+	rows     int      // of an inference
+	session  bool     // results are handed out by the stage that computes them
 }
 
-// Run trains (and then evaluates) as the plan says.
+// Run trains (and then evaluates), or runs an infer block over its rows, as the plan says.
 func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	r := &runner{plan: p, opt: opt, stop: make(chan struct{})}
-	defer func() {
-		for _, k := range r.ranks {
-			if k.dev != nil {
-				k.dev.Close()
-			}
-		}
-	}()
+	defer r.close()
 	if err := r.openData(); err != nil {
 		return nil, err
 	}
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err
+	}
+	if p.Programs[0].Infer {
+		start := time.Now()
+		if err := r.infer(ctx); err != nil {
+			return nil, err
+		}
+		r.result.Seconds = time.Since(start).Seconds()
+		return &r.result, r.collect()
 	}
 	if err := r.all(ctx, r.train); err != nil {
 		return nil, err
@@ -138,6 +148,15 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	return &r.result, r.collect()
 }
 
+// close gives the devices back.
+func (r *runner) close() {
+	for _, k := range r.ranks {
+		if k.dev != nil {
+			k.dev.Close()
+		}
+	}
+}
+
 // openData opens the dataset of every program and settles how many steps there are.
 func (r *runner) openData() error {
 	r.datasets = make([]*data.Dataset, len(r.plan.Programs))
@@ -145,6 +164,17 @@ func (r *runner) openData() error {
 		if i > 0 && r.plan.Programs[i-1].Rest == i {
 			r.datasets[i] = r.datasets[i-1]
 			continue
+		}
+		if q.Infer && r.opt.Inputs != nil {
+			var err error
+			if r.rows, err = r.openInputs(q); err != nil {
+				return err
+			}
+			continue
+		}
+		if q.Dataset == nil && q.Infer {
+			return diag.List{diag.Errorf(diag.BadDataset, diag.Range{}, "block %s has no `dataset` and no inputs are given: there is nothing to run on", q.Name).
+				WithRepair("-input %s=FILE.npy", q.Inputs[0].Name)}
 		}
 		if q.Dataset == nil {
 			return badData(diag.BadDataset, "", "block %s has no `dataset`: there is nothing to run on", q.Name)
@@ -172,6 +202,12 @@ func (r *runner) openData() error {
 		r.datasets[i] = d
 	}
 	q := r.plan.Programs[0]
+	if q.Infer {
+		if r.inputs == nil {
+			r.rows = r.datasets[0].Rows()
+		}
+		return nil
+	}
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
@@ -244,7 +280,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 	}
 	r.opt.Reduction = reduction
 	for s := range n {
-		k := &rank{stage: s, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+		k := &rank{stage: s, session: r.session, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
 		opt.Seed = r.opt.Seed

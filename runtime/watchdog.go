@@ -27,11 +27,7 @@ func (r *runner) watch(finished <-chan struct{}, fail func(error)) {
 		case <-r.stop:
 			return
 		case now := <-tick.C:
-			sum := uint64(0)
-			for _, k := range r.ranks {
-				sum += k.progress.Load()
-			}
-			if sum != last {
+			if sum := r.progressed(); sum != last {
 				last, since, told = sum, now, false
 				continue
 			}
@@ -39,6 +35,9 @@ func (r *runner) watch(finished <-chan struct{}, fail func(error)) {
 				continue
 			}
 			stuck, report := r.report()
+			if r.progressed() != last {
+				continue // it went on while the report was made
+			}
 			if stuck {
 				fail(fmt.Errorf("no rank has made progress for %s: %s", deadline, report))
 				return
@@ -49,6 +48,15 @@ func (r *runner) watch(finished <-chan struct{}, fail func(error)) {
 			}
 		}
 	}
+}
+
+// progressed counts the actions that all ranks have begun.
+func (r *runner) progressed() uint64 {
+	sum := uint64(0)
+	for _, k := range r.ranks {
+		sum += k.progress.Load()
+	}
+	return sum
 }
 
 // report says what every rank is doing, and whether all that are not done wait.

@@ -46,8 +46,8 @@ func runFlags() []cli.Flag {
 
 func (a *app) runCommand() *cli.Command {
 	return &cli.Command{
-		Name: "run", Usage: "train (and evaluate) a model file or a bundle", ArgsUsage: "FILE|DIR",
-		Flags: append(compileFlags(), runFlags()...),
+		Name: "run", Usage: "train (and evaluate) a model file or a bundle, or run its infer block", ArgsUsage: "FILE|DIR",
+		Flags: slices.Concat(compileFlags(), runFlags(), inferFlags()),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
 			if err != nil {
@@ -98,6 +98,10 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		if c.IsSet(n) && c.Int(n) < 1 {
 			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}
+	}
+	in, err := a.inference(c, p.Programs[0])
+	if err != nil {
+		return err
 	}
 	o := runtime.Options{
 		Deadline: c.Duration("deadline"),
@@ -161,6 +165,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		defer w.Close()
 		stepLog = bufio.NewWriter(w)
 	}
+	if in != nil {
+		o.Inputs = in.inputs
+	}
 	o.Notice = func(s string) { fmt.Fprintln(a.err, "note:", s) }
 	var logErr error
 	o.OnStep = func(s runtime.Step) {
@@ -194,6 +201,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	}
 	if err := logs.close(); err != nil {
 		return cannotWrite(logs.dir, err)
+	}
+	if in != nil {
+		return a.inferred(p, in, r)
 	}
 	return a.report(r, logs)
 }

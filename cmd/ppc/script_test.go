@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -55,7 +56,7 @@ func TestScripts(t *testing.T) {
 			return writeRows(filepath.Join(env.WorkDir, "data.npz"), 20)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "object": object, "npz": npz, "truncate": truncate, "flip": flip, "replace": replace, "nobody": nobody,
+			"exits": exits, "object": object, "npz": npz, "npy": npy, "truncate": truncate, "flip": flip, "replace": replace, "nobody": nobody,
 		},
 	})
 }
@@ -156,6 +157,33 @@ func npz(ts *testscript.TestScript, _ bool, args []string) {
 		arrays = append(arrays, x)
 	}
 	ts.Check(data.WriteNPZ(ts.MkAbs(args[0]), arrays))
+}
+
+// npy writes an array of small numbers, npy FILE i32 4,8, or holds that a file is one of that type and shape and not zero:
+// ! npy FILE f32 4,8.
+func npy(ts *testscript.TestScript, check bool, args []string) {
+	want := data.Array{DType: map[string]data.DType{"f32": data.F32, "i32": data.I32, "i64": data.I64}[args[1]]}
+	n := want.DType.Size()
+	for d := range strings.SplitSeq(args[2], ",") {
+		k, err := strconv.Atoi(d)
+		ts.Check(err)
+		want.Shape = append(want.Shape, k)
+		n *= k
+	}
+	file := ts.MkAbs(args[0])
+	if !check {
+		want.Data = make([]byte, n)
+		for i := 0; i < n; i += want.DType.Size() {
+			want.Data[i] = byte(i / want.DType.Size() % 8)
+		}
+		ts.Check(data.WriteNPY(file, want))
+		return
+	}
+	got, err := data.ReadNPY(file)
+	ts.Check(err)
+	if got.DType != want.DType || !slices.Equal(got.Shape, want.Shape) || bytes.Equal(got.Data, make([]byte, n)) {
+		ts.Fatalf("%s is %s%v", args[0], got.DType, got.Shape)
+	}
 }
 
 // truncate keeps the first bytes of a file: truncate FILE BYTES.

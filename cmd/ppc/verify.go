@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -21,6 +22,7 @@ func (a *app) verifyCommand() *cli.Command {
 			&cli.StringFlag{Name: "data", Usage: "folder or file that replaces the path of every data source"},
 			&cli.IntFlag{Name: "steps", Usage: "steps to compare", Value: 10},
 			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
+			&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
 			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), schedules and micro-batches"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -62,6 +64,14 @@ func (a *app) verifyCommand() *cli.Command {
 			}
 			if diff := differ(whole.Plan, first, second); diff != "" {
 				return failed(fmt.Errorf("%d stages differ from the unsplit program: %s", split.Plan.NumStages, diff))
+			}
+			if first.outputs != nil {
+				if a.json {
+					return a.printJSON(map[string]any{"equal": true, "stages": split.Plan.NumStages, "rows": first.rows})
+				}
+				fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d rows, every result on every rank that has it\n",
+					split.Plan.NumStages, first.rows)
+				return nil
 			}
 			if a.json {
 				return a.printJSON(map[string]any{"equal": true, "stages": split.Plan.NumStages, "steps": len(first.steps)})
@@ -138,10 +148,17 @@ func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
 type trace struct {
 	steps  []runtime.Step
 	params []runtime.Param
+	// Of an infer block: its rows, and by rank and result what the rank has.
+	rows    int
+	outputs [][]runtime.Output
 }
 
 func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, error) {
 	open, err := ppc.Device("cpu", p)
+	if err != nil {
+		return nil, err
+	}
+	in, err := a.inference(c, p.Programs[0])
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +167,9 @@ func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, 
 		Open: open, Steps: c.Int("steps"), Seed: p.Seed, DataPath: c.String("data"), Getenv: os.Getenv, Norms: true, SkipEval: true,
 		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
 	}
+	if in != nil {
+		o.Inputs = in.inputs
+	}
 	if o.Device.Path, err = cpuPath(c); err != nil {
 		return nil, err
 	}
@@ -157,7 +177,7 @@ func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, 
 	if err != nil {
 		return nil, failed(err)
 	}
-	t.params = r.Params
+	t.params, t.rows, t.outputs = r.Params, r.Rows, r.Outputs
 	return t, nil
 }
 
@@ -172,6 +192,13 @@ func differ(p *plan.Plan, a, b *trace) string {
 			if math.Float64bits(s.Norms[k]) != math.Float64bits(u.Norms[k]) {
 				q := p.Module.Params[k]
 				return fmt.Sprintf("the gradient of `%s` (%s) in step %d has norm %v, unsplit %v", q.Name, q.Pos, i, u.Norms[k], s.Norms[k])
+			}
+		}
+	}
+	for rank, outputs := range b.outputs {
+		for k, o := range outputs {
+			if o.Array != nil && !bytes.Equal(o.Array.Data, a.outputs[0][k].Array.Data) {
+				return fmt.Sprintf("the result `%s` on rank %d is another one", o.Name, rank)
 			}
 		}
 	}

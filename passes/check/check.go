@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, results, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -99,8 +99,10 @@ func messages(p *plan.Plan, q *plan.Program) error {
 			m := q.Messages[a.Message]
 			from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
 			tag := fmt.Sprintf("message %d, micro-batch %d", m.ID, a.Micro)
-			if back := a.Kind == plan.SendBackward || a.Kind == plan.RecvBackward; back != m.Backward {
-				return fmt.Errorf("stage %d: %s of %s, which goes the other way", s, a.Kind, tag)
+			back := a.Kind == plan.SendBackward || a.Kind == plan.RecvBackward
+			result := a.Kind == plan.SendResult || a.Kind == plan.RecvResult
+			if back != m.Backward || result != m.Result {
+				return fmt.Errorf("stage %d: %s of %s, which is of another kind", s, a.Kind, tag)
 			}
 			var next *int
 			switch {
@@ -172,6 +174,71 @@ func shared(p *plan.Plan, q *plan.Program) error {
 			a, b := p.Stages[m.From].Areas[t.From.Area].Items[t.From.Item], p.Stages[m.To].Areas[t.To.Area].Items[t.To.Item]
 			if !a.Type.Equal(t.Type) || !b.Type.Equal(t.Type) || a.Form != b.Form {
 				return fmt.Errorf("%s is kept differently on stages %d and %d", t.Name, m.From, m.To)
+			}
+		}
+	}
+	return nil
+}
+
+// results: with a broadcast every stage gets every result it does not compute exactly once, from where it is computed, and
+// sends it behind the pass that makes it; receives are behind all passes, so that their buffers are nobody's concern.
+func results(p *plan.Plan, q *plan.Program) error {
+	type copied struct {
+		from plan.Ref
+		to   int
+	}
+	type place struct {
+		stage int
+		ref   plan.Ref
+	}
+	sent, kept, sending := map[int]map[copied]int{}, map[place]bool{}, false
+	for _, m := range q.Messages {
+		if !m.Result {
+			continue
+		}
+		sending = true
+		from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+		if sent[from] == nil {
+			sent[from] = map[copied]int{}
+		}
+		for _, t := range m.Tensors {
+			sent[from][copied{t.From, to}]++
+			a := p.Stages[to].Areas[t.To.Area]
+			if kept[place{to, t.To}] || a.Class != plan.Outputs || a.Lifetime != plan.PerMicro || a.Slots != q.MicroBatches {
+				return fmt.Errorf("result %s has no place of its own on stage %d", t.Name, to)
+			}
+			kept[place{to, t.To}] = true
+		}
+	}
+	if !sending {
+		return nil
+	}
+	for k, o := range q.Outputs {
+		if kept[place{o.Stage, o.Ref}] {
+			return fmt.Errorf("result %d of stage %d lies where another one is received", k, o.Stage)
+		}
+		for s := range p.Stages {
+			if n := sent[o.Stage][copied{o.Ref, s}]; s != o.Stage && n != 1 {
+				return fmt.Errorf("stage %d gets result %d from stage %d %d times", s, k, o.Stage, n)
+			}
+		}
+	}
+	for s, list := range q.Actions {
+		received, done := false, make([]int, len(q.Chunks))
+		for _, a := range list {
+			switch {
+			case a.Kind == plan.Forward && received:
+				return fmt.Errorf("stage %d: %s behind the receive of a result", s, a.Kind)
+			case a.Kind == plan.Forward:
+				done[a.Chunk] = a.Micro + 1
+			case a.Kind == plan.RecvResult:
+				received = true
+			case a.Kind == plan.SendResult:
+				for _, c := range q.Chunks {
+					if c.Stage == s && c.Phases[ir.ForwardPass].Func != nil && done[c.ID] <= a.Micro {
+						return fmt.Errorf("stage %d: %s of micro-batch %d before chunk %d has computed it", s, a.Kind, a.Micro, c.ID)
+					}
+				}
 			}
 		}
 	}
@@ -258,7 +325,7 @@ func slots(p *plan.Plan, q *plan.Program) error {
 
 // lifetime gives the kinds of action that may write a slot first, and the one that reads it last. Slots of sends end with
 // the transfer, which is part of the deadlock graph; Update stands for no end here.
-func lifetime(l plan.Lifetime) (first [plan.Update + 1]bool, last plan.ActionKind) {
+func lifetime(l plan.Lifetime) (first [plan.RecvResult + 1]bool, last plan.ActionKind) {
 	last = plan.Update
 	switch l {
 	case plan.RecvToF:

@@ -127,6 +127,18 @@ func (s *simulation) advance(r *rank) bool {
 	switch {
 	case a.Kind.IsRecv():
 		k := keyOf(a)
+		if a.Kind == plan.RecvResult {
+			// The end of the program waits for results, and behind one there are only others.
+			if _, ok := s.posted[k]; !ok {
+				s.posted[k] = r.now
+			}
+			t, ok := s.finish(k)
+			if !ok {
+				return false
+			}
+			r.now = max(r.now, t)
+			break
+		}
 		s.posted[k] = r.now
 		r.wants = append(r.wants, k)
 	case a.Kind.IsSend():

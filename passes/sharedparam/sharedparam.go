@@ -44,11 +44,13 @@ func Run(p *plan.Plan, q *memplan.Program) {
 		}
 		owner := places[0]
 		trained := len(reads[prm]) > 0
+		for _, x := range places {
+			x.param.Owner = owner.index
+		}
 		if len(places) > 1 && trained {
 			byStage := map[int]*place{}
 			taken := map[int]int{}
 			for _, x := range places {
-				x.param.Owner = owner.index
 				byStage[x.index] = x
 			}
 			var all []plan.Ref

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+)
+
+func inferFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
+		&cli.StringSliceFlag{Name: "output", Usage: "npy file, or name=file for one of several results, of an infer block"},
+	}
+}
+
+// trainOnly are the flags of run that mean nothing to an infer block.
+var trainOnly = []string{"steps", "epochs", "reduction", "save", "log", "log-norms"}
+
+// inference holds what -input and -output say about a program.
+type inference struct {
+	inputs []data.Array
+	files  []string // by result; "" where it is not stored
+}
+
+// inference reads the inputs and settles the files of the results. It is nil if the program is no infer block.
+func (a *app) inference(c *cli.Command, q *plan.Program) (*inference, error) {
+	if !q.Infer {
+		for _, n := range []string{"input", "output"} {
+			if c.IsSet(n) {
+				return nil, usagef("-%s belongs to an infer block; `%s` is none", n, q.Name)
+			}
+		}
+		return nil, nil
+	}
+	for _, n := range trainOnly {
+		if c.IsSet(n) {
+			return nil, usagef("-%s belongs to training; `%s` is an infer block", n, q.Name)
+		}
+	}
+	var inputs, results []string
+	for _, in := range q.Inputs {
+		inputs = append(inputs, in.Name)
+	}
+	for _, r := range q.Results {
+		results = append(results, r.Name)
+	}
+	out := &inference{}
+	files, err := named("input", inputs, c.StringSlice("input"))
+	if err != nil {
+		return nil, err
+	}
+	if out.files, err = named("output", results, c.StringSlice("output")); err != nil {
+		return nil, err
+	}
+	seen := map[string]string{}
+	for i, f := range out.files {
+		if f == "" {
+			continue
+		}
+		if first, ok := seen[f]; ok {
+			return nil, usagef("-output: `%s` and `%s` go to the same file %s", first, results[i], f)
+		}
+		seen[f] = results[i]
+		if err := writable(f); err != nil {
+			return nil, cannotWrite(f, err)
+		}
+	}
+	if !c.IsSet("input") {
+		return out, nil
+	}
+	for i, f := range files {
+		if f == "" {
+			return nil, usagef("-input: the block `%s` has an input `%s` too, which no file is given for", q.Name, inputs[i])
+		}
+		x, err := data.ReadNPY(f)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		x.Name = f
+		out.inputs = append(out.inputs, x)
+	}
+	return out, nil
+}
+
+var nameOfFile = regexp.MustCompile(`^([\pL_][\pL\pN_.]*)=(.+)$`)
+
+// named gives the files that a flag names for a list of names; a file alone stands for the only one.
+func named(flag string, names, values []string) ([]string, error) {
+	files := make([]string, len(names))
+	for _, v := range values {
+		at, file := 0, v
+		if m := nameOfFile.FindStringSubmatch(v); m != nil {
+			for at < len(names) && names[at] != m[1] {
+				at++
+			}
+			if at == len(names) {
+				if s := diag.DidYouMean(m[1], names); s != "" {
+					return nil, usagef("-%s: there is no `%s`; %s", flag, m[1], s)
+				}
+				return nil, usagef("-%s: there is no `%s`; the names are %s", flag, m[1], strings.Join(names, ", "))
+			}
+			file = m[2]
+		} else if len(names) > 1 {
+			return nil, usagef("-%s wants name=file here; the names are %s", flag, strings.Join(names, ", "))
+		}
+		if files[at] != "" {
+			return nil, usagef("-%s: `%s` is given twice", flag, names[at])
+		}
+		files[at] = file
+	}
+	return files, nil
+}
+
+// outputJSON is a result on a rank: its shape, or why the rank does not have it.
+type outputJSON struct {
+	Name    string `json:"name"`
+	DType   string `json:"dtype,omitempty"`
+	Shape   []int  `json:"shape,omitempty"`
+	Missing string `json:"missing,omitempty"`
+}
+
+// inferred stores the results of an infer block and says which rank has what.
+func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
+	q := p.Programs[0]
+	for k, f := range in.files {
+		if f == "" {
+			continue
+		}
+		if err := data.WriteNPY(f, *r.Outputs[q.Outputs[k].Stage][k].Array); err != nil {
+			return cannotWrite(f, err)
+		}
+	}
+	type rankJSON struct {
+		Rank      int          `json:"rank"`
+		Stage     int          `json:"stage"`
+		PeakBytes int          `json:"peak_bytes"`
+		Outputs   []outputJSON `json:"outputs"`
+	}
+	var ranks []rankJSON
+	for i, k := range r.Ranks {
+		x := rankJSON{Rank: k.Rank, Stage: k.Stage, PeakBytes: k.PeakBytes}
+		for _, o := range r.Outputs[i] {
+			if o.Array == nil {
+				x.Outputs = append(x.Outputs, outputJSON{Name: o.Name, Missing: o.Missing})
+			} else {
+				x.Outputs = append(x.Outputs, outputJSON{Name: o.Name, DType: o.Array.DType.String(), Shape: o.Array.Shape})
+			}
+		}
+		ranks = append(ranks, x)
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"rows": r.Rows, "batches": r.Rows / q.Batch, "seconds": number(r.Seconds), "ranks": ranks})
+	}
+	fmt.Fprintf(a.out, "%d rows in %d batches\n", r.Rows, r.Rows/q.Batch)
+	for k := range q.Results {
+		o := r.Outputs[q.Outputs[k].Stage][k]
+		var have []string
+		for _, x := range ranks {
+			if x.Outputs[k].Missing == "" {
+				have = append(have, fmt.Sprint(x.Rank))
+			}
+		}
+		line := fmt.Sprintf("%s: %s%v on ranks %s", o.Name, o.Array.DType, o.Array.Shape, strings.Join(have, ", "))
+		if in.files[k] != "" {
+			line += ", stored in " + in.files[k]
+		}
+		fmt.Fprintln(a.out, line)
+	}
+	return nil
+}
