@@ -161,6 +161,16 @@ func Files(p *Plan, extra []File) ([]File, error) {
 	return append(files, File{planFile, buf.Bytes()}), nil
 }
 
+// looksLikeBundle says whether a folder may be replaced: plan.yaml is a name that others use too, so one of the tables must
+// stand beside it. A damaged bundle is still one.
+func looksLikeBundle(dir string) bool {
+	has := func(name string) bool {
+		st, err := os.Stat(filepath.Join(dir, name))
+		return err == nil && st.Mode().IsRegular()
+	}
+	return has(planFile) && (has(parametersFile) || has(boundariesFile) || has(buffersFile) || has(framesFile))
+}
+
 // Write stores a bundle: it is written beside dir and renamed. An existing folder is replaced only if it is a bundle.
 func Write(dir string, p *Plan, extra []File) error {
 	files, err := Files(p, extra)
@@ -169,7 +179,7 @@ func Write(dir string, p *Plan, extra []File) error {
 	}
 	dir = filepath.Clean(dir)
 	if _, err := os.Lstat(dir); err == nil {
-		if _, err := os.Stat(filepath.Join(dir, planFile)); err != nil {
+		if !looksLikeBundle(dir) {
 			return errors.New("something that is no bundle has this name; it is left as it is")
 		}
 	}

@@ -143,6 +143,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if d := c.Duration("deadline"); d <= 0 {
 		return usagef("-deadline is %s; it must be longer than nothing", d)
 	}
+	if f := c.String("save"); f != "" && filepath.Clean(f) == filepath.Clean(c.String("log")) {
+		return usagef("-save and -log name one file, %s", f)
+	}
 	if f := c.String("init"); f != "" {
 		if o.Initial, err = initial(p, f); err != nil {
 			return wrong(err)
@@ -224,7 +227,11 @@ func (a *app) report(r *runtime.Result, logs *workerLogs) error {
 		out["ranks"] = ranks
 		for _, e := range r.Evals {
 			for _, m := range e.Metrics {
-				out[m.Name] = number(m.Value)
+				key := m.Name
+				if _, taken := out[key]; taken { // a metric may have any name, and several evaluations the same metrics
+					key = e.Name + "." + m.Name
+				}
+				out[key] = number(m.Value)
 			}
 		}
 		return a.printJSON(out)
