@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -21,7 +22,7 @@ import (
 
 // Bounds of what a bundle may ask for.
 const (
-	maxFileBytes = 1 << 30
+	maxFileBytes = 1 << 28
 	maxStages    = 1 << 12
 	maxMicro     = 1 << 20
 	maxBytes     = 1 << 46
@@ -107,14 +108,20 @@ type reader struct {
 }
 
 func (r *reader) file(name string) ([]byte, error) {
-	st, err := fs.Stat(r.dir, name)
+	f, err := r.dir.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	if st.Size() > maxFileBytes {
-		return nil, fmt.Errorf("%s has %d bytes, more than a bundle may have", name, st.Size())
+	defer f.Close()
+	// The size that a file system tells need not be true (a device, a pipe).
+	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
 	}
-	return fs.ReadFile(r.dir, name)
+	if len(b) > maxFileBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes, more than a bundle may have", name, maxFileBytes)
+	}
+	return b, nil
 }
 
 // hashes reads every listed file and compares its hash.

@@ -74,7 +74,7 @@ func (l *link) post(recv bool, buffers [][]byte) {
 }
 
 // spinner waits for a link: it polls for a bounded time before it parks. The bound adapts: a wait that ended while
-// polling keeps or raises it, one that had to park lowers it, so that on a busy machine waiting costs little.
+// polling keeps or raises it, a long one that had to park lowers it, so that on a busy machine waiting costs little.
 type spinner struct {
 	bound time.Duration
 	stop  <-chan struct{}
@@ -82,8 +82,9 @@ type spinner struct {
 }
 
 const (
-	longestSpin  = 100 * time.Microsecond
+	longestSpin  = 200 * time.Microsecond
 	shortestSpin = 2 * time.Microsecond
+	worthPolling = 5 * longestSpin // waits up to here include the time to wake up
 )
 
 // wait returns when transfer number seq of the link is complete, or false when the run is stopped.
@@ -91,8 +92,8 @@ func (s *spinner) wait(l *link, seq uint64, side int) bool {
 	if l.done.Load() > seq {
 		return true
 	}
+	start := time.Now()
 	if s.bound > 0 {
-		start := time.Now()
 		for {
 			for range 64 {
 				if l.done.Load() > seq {
@@ -107,7 +108,6 @@ func (s *spinner) wait(l *link, seq uint64, side int) bool {
 				break
 			}
 		}
-		s.bound = max(shortestSpin, s.bound*3/4)
 	}
 	w := &l.wake[side]
 	for {
@@ -122,7 +122,20 @@ func (s *spinner) wait(l *link, seq uint64, side int) bool {
 			return false
 		}
 		if l.done.Load() > seq {
+			s.adapt(time.Since(start))
 			return true
 		}
+	}
+}
+
+// adapt sets the bound after a wait that had to park. One that was short all the same would have been shorter still without
+// parking: the next ones may poll for longer. One that was long shows that the peer does not have a processor.
+func (s *spinner) adapt(waited time.Duration) {
+	switch {
+	case s.bound == 0:
+	case waited < worthPolling:
+		s.bound = min(longestSpin, 2*s.bound)
+	default:
+		s.bound = max(shortestSpin, s.bound/2)
 	}
 }
