@@ -61,7 +61,7 @@ type pass struct {
 var table = []pass{
 	{"lazyinline", "one function for equal cells", ir.Elaborated, runLazyInline},
 	{"autodiff", "the joint graph: forward, gradients, accumulations of one micro-batch", ir.Joint, runAutodiff},
-	{"partition", "chunks, boundaries, and the functions of each chunk", ir.Cut, runPartition},
+	{"partition", "a chunk for every operation", ir.Cut, runPartition},
 	{"split", "the functions of each chunk and the values that cross", ir.Cut, runSplit},
 	{"areas", "a place for every value that outlives a pass; messages", ir.Cut, runAreas},
 	{"sharedparam", "owners and messages of parameters that several stages read", ir.Cut, runSharedParam},

@@ -9,7 +9,36 @@ import (
 	"strings"
 
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 )
+
+// prints reports whether a program of the plan has operations that show something.
+func prints(p *plan.Plan) bool {
+	seen := map[*ir.Func]bool{}
+	var in func(f *ir.Func) bool
+	in = func(f *ir.Func) bool {
+		if f == nil || seen[f] {
+			return false
+		}
+		seen[f] = true
+		for _, op := range f.Ops {
+			if op.Kind.Info().Effect || in(op.Callee) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, q := range p.Programs {
+		for _, c := range q.Chunks {
+			for _, ph := range c.Phases {
+				if in(ph.Func) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
 
 // edge is how many elements are shown at each end of a long axis.
 const edge = 3

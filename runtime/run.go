@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -48,8 +49,8 @@ type Options struct {
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
 	Norms bool
-	// Log returns where print operations of a rank write; nil drops nothing but has nowhere to go, so it must be set if
-	// the plan prints.
+	// Log returns where print operations of a rank write. It must be set if the plan prints; a writer that discards says that
+	// nobody wants to see it.
 	Log func(rank int) io.Writer
 }
 
@@ -261,6 +262,9 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n := r.plan.NumStages
+	if r.opt.Log == nil && prints(r.plan) {
+		return errors.New("the plan prints tensors and the options have no Log to write them to")
+	}
 	links := make([][]*link, len(r.plan.Programs))
 	for i, q := range r.plan.Programs {
 		for range q.Messages {

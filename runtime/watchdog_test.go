@@ -88,3 +88,15 @@ func TestSlowRank(t *testing.T) {
 		t.Errorf("got %q", s)
 	}
 }
+
+// What a plan prints is not dropped because nobody said where to.
+func TestPrintsNeedALog(t *testing.T) {
+	f := ir.NewModule("m").NewFunc("f")
+	x := f.AddArg("x", ir.Tensor(ir.F32, 1))
+	f.MustEmit(ir.Print, []ir.ValueID{x}, nil, ir.Unmarked(ir.Pos{}))
+	r := twoStages(true)
+	r.plan.Programs[0].Chunks[1].Phases[0].Func = f
+	if err := r.openRanks(context.Background()); err == nil || !strings.Contains(err.Error(), "Log") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"os"
 
@@ -165,6 +166,7 @@ func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, 
 	t := &trace{}
 	o := runtime.Options{
 		Open: open, Steps: c.Int("steps"), Seed: p.Seed, DataPath: c.String("data"), Getenv: os.Getenv, Norms: true, SkipEval: true,
+		Log:    func(int) io.Writer { return io.Discard }, // numbers are compared, what is printed is not shown
 		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
 	}
 	if in != nil {

@@ -90,7 +90,7 @@ func draw(d *drawer) Model {
 		d.add()
 	}
 	last := d.values[len(d.values)-1]
-	// Every value that nothing used would be dead: join them into the head.
+	// The head reads the newest value; what leads nowhere else stays as a branch that no gradient reaches.
 	d.names = append(d.names, "head")
 	d.member = append(d.member, fmt.Sprintf("head = Dense(%d, %d)", last.width, m.Classes))
 	d.body = append(d.body, fmt.Sprintf("return head(%s)", last.name))
@@ -183,12 +183,10 @@ func (d *drawer) fit(v value, width int) string {
 		s = fmt.Sprintf("concat([%s, %s], axis = 1)", s, v.name)
 	}
 	if v.width != width && (width%v.width != 0 || v.width > width) {
-		s = fmt.Sprintf("%s[.., 0..%d]", paren(s), width)
+		s = fmt.Sprintf("%s[.., 0..%d]", s, width)
 	}
 	return s
 }
-
-func paren(s string) string { return s }
 
 // add draws one unit: a marked cell, and sometimes an unmarked operation behind it.
 func (d *drawer) add() {

@@ -47,8 +47,8 @@ func TestAllSizes(t *testing.T) {
 	}
 }
 
-// The interleaved order of 1f1b on two stages with two chunks, as published for Megatron-LM: warm-up of the first group, then
-// one forward and one backward.
+// The interleaved order of 1f1b on two stages with two chunks, written out by hand from its rule: a warm-up of
+// 2 (chunks-1) + 2 (stages-1-stage) forwards, then one forward and one backward.
 func TestInterleavedOrder(t *testing.T) {
 	spec, list := frontend.Load("t.pp", []byte(chain(2, 2, 4)), frontend.Options{})
 	if list.HasErrors() {
