@@ -1,8 +1,8 @@
 package autodiff
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/ppc-lang/ppc/ir"
 )
@@ -75,7 +75,7 @@ func (d *differ) activity(f *ir.Func, args []bool) []bool {
 
 // reaches tells which results of f depend on an active argument.
 func (d *differ) reaches(f *ir.Func, mask []bool) []bool {
-	key := fmt.Sprint(f.Name, mask)
+	key := nameOf(f, mask)
 	if out, ok := d.reach[key]; ok {
 		return out
 	}
@@ -151,7 +151,7 @@ func (b *builder) run(f *ir.Func, wants, params, grads []bool) {
 	b.given = map[ir.ValueID][]contribution{}
 	for i := range f.Results {
 		if grads[i] && b.active[b.f.Results[i]] {
-			g := b.argument(source{kind: fromGrad, index: i}, fmt.Sprint("d.", i), f.TypeOf(f.Results[i]))
+			g := b.argument(source{kind: fromGrad, index: i}, "d."+strconv.Itoa(i), f.TypeOf(f.Results[i]))
 			b.given[b.f.Results[i]] = append(b.given[b.f.Results[i]], contribution{-1, g})
 		}
 	}
@@ -310,7 +310,7 @@ func (b *builder) value(v ir.ValueID) ir.ValueID {
 		}
 		return c
 	}
-	return b.argument(b.source(v), fmt.Sprint("v", len(b.inputs)), b.f.TypeOf(v))
+	return b.argument(b.source(v), "v"+strconv.Itoa(len(b.inputs)), b.f.TypeOf(v))
 }
 
 // result makes v a result of the input function.
@@ -506,7 +506,7 @@ func (b *builder) finish(name string) {
 		} else {
 			t = b.f.TypeOf(b.f.Args[r.arg])
 		}
-		accs[i] = w.AddArg(fmt.Sprint("acc", i), t)
+		accs[i] = w.AddArg("acc"+strconv.Itoa(i), t)
 	}
 	args := map[source]ir.ValueID{}
 	next := 0
@@ -516,7 +516,7 @@ func (b *builder) finish(name string) {
 		for _, s := range a.operands {
 			v, ok := args[s]
 			if !ok {
-				v = w.AddArg(fmt.Sprint("v", len(args)), b.typeOf(s))
+				v = w.AddArg("v"+strconv.Itoa(len(args)), b.typeOf(s))
 				args[s] = v
 				b.t.weightArgs = append(b.t.weightArgs, s)
 			}
