@@ -17,13 +17,13 @@ type builder struct {
 	isRead   []bool                // by value: a trained parameter
 	constant []bool                // by value: depends on constants only
 	calls    map[ir.OpID]*triple   // differentiated callees
-	saved    map[ir.ValueID]int    // value -> result of f that keeps it
+	saved    []int                 // by value: 1 + the result of f that keeps it, 0 without
 	input    *ir.Func              // the input-gradient form
 	inputs   map[source]ir.ValueID // what became an argument of input
 	from     map[ir.ValueID]source // and back
 	consts   map[ir.ValueID]ir.ValueID
 	export   map[ir.ValueID]int // value of input -> its result index
-	given    map[ir.ValueID][]contribution
+	given    [][]contribution   // by value
 
 	accumulations []accumulation // in reverse program order
 }
@@ -148,7 +148,7 @@ func (b *builder) run(f *ir.Func, wants, params, grads []bool) {
 	}
 	b.inputs, b.from = map[source]ir.ValueID{}, map[ir.ValueID]source{}
 	b.consts, b.export = map[ir.ValueID]ir.ValueID{}, map[ir.ValueID]int{}
-	b.given = map[ir.ValueID][]contribution{}
+	b.given = make([][]contribution, b.f.NumValues())
 	for i := range f.Results {
 		if grads[i] && b.active[b.f.Results[i]] {
 			g := b.argument(source{kind: fromGrad, index: i}, "d."+strconv.Itoa(i), f.TypeOf(f.Results[i]))
@@ -248,10 +248,10 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		}
 	}
 	forward.Finish()
-	b.saved = map[ir.ValueID]int{}
+	b.saved = make([]int, fwd.NumValues())
 	for i, r := range fwd.Results {
-		if _, ok := b.saved[r]; !ok {
-			b.saved[r] = i
+		if b.saved[r] == 0 {
+			b.saved[r] = i + 1
 		}
 	}
 	b.constant = fwd.Constants()
@@ -283,13 +283,11 @@ func (b *builder) source(v ir.ValueID) source {
 	case rec.Op == nil:
 		return source{kind: fromArg, index: rec.Index}
 	}
-	i, ok := b.saved[v]
-	if !ok {
-		i = len(b.f.Results)
-		b.saved[v] = i
+	if b.saved[v] == 0 {
 		b.f.Results = append(b.f.Results, v)
+		b.saved[v] = len(b.f.Results)
 	}
-	return source{kind: fromResult, index: i}
+	return source{kind: fromResult, index: b.saved[v] - 1}
 }
 
 // value gives the input function's value of a forward value. What depends on constants only is made again, all else is
