@@ -46,6 +46,7 @@ type Options struct {
 	Block      string            // pipeline block; "" if the file leaves no choice
 	Set        map[string]string // values of constants
 	Stages     int               // 0: what the file says
+	Devices    int               // ranks in all; 0: one per stage
 	Micro      int               // micro-batches; 0: what the file says
 	Schedule   string            // "": what the file says, else 1f1b
 	WLag       *int              // nil: DefaultWLag
@@ -91,6 +92,9 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	if o.Unsplit || opt.Stages < 1 {
 		opt.Stages = 1
 	}
+	if !o.Unsplit {
+		opt.Devices = o.Devices
+	}
 	if o.Schedule != "" {
 		opt.Schedule = o.Schedule
 		spec.SchedulePos = diag.Pos{}
@@ -110,6 +114,13 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	}
 	if o.LazyInline != "" {
 		spec.LazyInline = o.LazyInline
+	}
+	if ranks := max(opt.Devices, opt.Stages); ranks > opt.Stages && spec.Kind == "infer" {
+		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "infer blocks run on one rank per stage").
+			WithRepair("-devices %d, or a program per group of devices", opt.Stages)}
+	} else if costs != nil && ranks > opt.Stages {
+		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` run one rank per stage", o.Target).
+			WithRepair("-target none compiles without kernels")}
 	}
 	if costs != nil && spec.Kind == "infer" {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` do not run infer blocks yet", o.Target).

@@ -36,6 +36,7 @@ const (
 	NotSupported    Code = "E0314"
 	BadShape        Code = "E0401"
 	BadOperands     Code = "E0402"
+	MixesRows       Code = "E0403"
 	BadStage        Code = "E0501"
 	UnknownCell     Code = "E0502"
 	StagesDiffer    Code = "E0503"
@@ -107,6 +108,7 @@ var meanings = []Meaning{
 	{NotSupported, "a part of the language that this version does not build yet"},
 	{BadShape, "a shape that does not fit"},
 	{BadOperands, "operands that the op refuses"},
+	{MixesRows, "an op that mixes rows of a batch that several ranks share"},
 	{BadStage, "a stage that is not a small whole number"},
 	{UnknownCell, "a key that matches no cell of the network"},
 	{StagesDiffer, "the stage count asked for differs from the marks"},

@@ -184,7 +184,7 @@ func gradTril(g *Gradient) { g.Set(0, g.emit(Tril, []ValueID{g.D(0)})) }
 
 // gradDropout draws the mask again: the same key gives the same mask.
 func gradDropout(g *Gradient) {
-	g.Set(0, g.emit(Dropout, []ValueID{g.D(0), g.Operand(1)}, FloatAttr("p", g.Op.Attrs.Float("p"))))
+	g.Set(0, g.emit(Dropout, []ValueID{g.D(0), g.Operand(1)}, g.Op.Attrs...))
 }
 
 func gradGather(g *Gradient) { g.SetGather(0, g.Operand(1), g.D(0)) }

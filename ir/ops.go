@@ -170,7 +170,7 @@ func init() {
 		Softmax:          {Name: "softmax", Operands: 1, Infer: inferSoftmax, Flops: flopsEach(12), Gradient: gradFromResult(SoftmaxGrad)},
 		SoftmaxGrad:      {Name: "softmax_grad", Operands: 2, Infer: inferSameTwo, Flops: flopsEach(4)},
 		Tril:             {Name: "tril", Operands: 1, Infer: inferTril, Flops: noFlops, Gradient: gradTril},
-		Dropout:          {Name: "dropout", Operands: 2, Attrs: []AttrSpec{{"p", 0.0, false}}, Infer: inferDropout, Flops: flopsEach(60), Gradient: gradDropout},
+		Dropout:          {Name: "dropout", Operands: 2, Attrs: []AttrSpec{{"p", 0.0, false}, {"rows", false, true}}, Infer: inferDropout, Flops: flopsEach(60), Gradient: gradDropout},
 		Gather:           {Name: "gather", Operands: 2, Infer: inferGather, Flops: noFlops, Bytes: gatherBytes, Gradient: gradGather},
 		GatherGrad:       {Name: "gather_grad", Operands: 2, Attrs: []AttrSpec{{"rows", 0, false}}, Infer: inferGatherGrad, Flops: inFlops},
 		GatherAccumulate: {Name: "gather_accumulate", Operands: 3, Infer: inferGatherAccumulate, InPlace: true, Flops: func(in, _ []Type, _ Attrs) float64 { return float64(in[2].Elems()) }},

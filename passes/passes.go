@@ -12,6 +12,7 @@ import (
 	"github.com/ppc-lang/ppc/passes/autodiff"
 	"github.com/ppc-lang/ppc/passes/broadcast"
 	"github.com/ppc-lang/ppc/passes/check"
+	"github.com/ppc-lang/ppc/passes/dataparallel"
 	"github.com/ppc-lang/ppc/passes/gradreduce"
 	"github.com/ppc-lang/ppc/passes/lazyinline"
 	"github.com/ppc-lang/ppc/passes/memplan"
@@ -24,6 +25,7 @@ import (
 // Options of a compilation, settled: flags and entries have been merged.
 type Options struct {
 	Stages   int
+	Devices  int // ranks in all, a multiple of Stages; 0: one per stage
 	Schedule string
 	WLag     int
 	Target   *plan.Costs // nil: none
@@ -45,6 +47,8 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
+	degree   int
+	folds    [][]plan.Fold // of the results of entries
 	steps    []*autodiff.Step
 	programs []*memplan.Program
 	plan     *plan.Plan
@@ -60,6 +64,7 @@ type pass struct {
 
 var table = []pass{
 	{"lazyinline", "one function for equal cells", ir.Elaborated, runLazyInline},
+	{"dataparallel", "the part of a micro-batch that one rank of a stage works on", ir.Elaborated, runDataParallel},
 	{"autodiff", "the joint graph: forward, gradients, accumulations of one micro-batch", ir.Joint, runAutodiff},
 	{"partition", "a chunk for every operation", ir.Cut, runPartition},
 	{"split", "the functions of each chunk and the values that cross", ir.Cut, runSplit},
@@ -74,7 +79,9 @@ var table = []pass{
 
 // order holds the pairs that must stand in this order, with the reason.
 var order = []struct{ before, after, reason string }{
+	{"lazyinline", "dataparallel", "each different function is rewritten once"},
 	{"lazyinline", "autodiff", "each different function is differentiated once"},
+	{"dataparallel", "autodiff", "the gradient is that of the rows a rank has"},
 	{"autodiff", "partition", "no cut may decide how gradients associate"},
 	{"partition", "split", "functions are cut where colours change"},
 	{"split", "areas", "areas hold what the functions exchange"},
@@ -177,6 +184,52 @@ func runLazyInline(s *state) error {
 	return nil
 }
 
+// runDataParallel rewrites every program for the rows of one rank. A single row left over runs on the first rank of a stage.
+func runDataParallel(s *state) error {
+	s.degree = 1
+	if s.opt.Devices > 0 {
+		if s.opt.Devices%s.opt.Stages != 0 {
+			return diag.List{diag.Errorf(diag.BadDevices, diag.Range{}, "%d devices cannot be shared out to %d stages", s.opt.Devices, s.opt.Stages).
+				WithRepair("use a multiple of %d devices, for example %d", s.opt.Stages, max(s.opt.Devices/s.opt.Stages, 1)*s.opt.Stages)}
+		}
+		s.degree = s.opt.Devices / s.opt.Stages
+	}
+	for i, q := range s.specs {
+		rows, whole := 0, make([]bool, len(q.Inputs))
+		for k, in := range q.Inputs {
+			if whole[k] = in.Whole; !in.Whole {
+				rows = in.Type.Shape[0] / q.MicroBatches
+			}
+		}
+		degree := s.degreeOf(i)
+		if rows%degree != 0 {
+			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
+				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
+		}
+		f, folds, errs := dataparallel.Run(s.entries[i], rows, degree, whole)
+		if errs.HasErrors() {
+			return errs
+		}
+		s.entries[i], s.folds = f, append(s.folds, folds)
+	}
+	return nil
+}
+
+// degreeOf is the number of ranks of a stage that run a program.
+func (s *state) degreeOf(program int) int {
+	if program > 0 && s.specs[program-1].Rest == s.specs[program] {
+		return 1
+	}
+	return s.degree
+}
+
+func commonDivisor(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
 func runAutodiff(s *state) error {
 	s.steps = make([]*autodiff.Step, len(s.specs))
 	for i, q := range s.specs {
@@ -228,7 +281,7 @@ func runSplit(s *state) error {
 	for i, q := range s.specs {
 		f := s.entries[i]
 		prog := &plan.Program{
-			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Inputs: q.Inputs, Results: q.Results,
+			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Degree: s.degreeOf(i), Inputs: q.Inputs, Results: q.Results,
 			Dataset: q.Dataset, Rest: -1,
 		}
 		for _, in := range q.Inputs {
@@ -240,7 +293,7 @@ func runSplit(s *state) error {
 		if q.Rest != nil {
 			prog.Rest = i + 1
 		}
-		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), Results: len(f.Results)}
+		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), Results: len(f.Results), Folds: s.folds[i]}
 		if s.steps[i] != nil {
 			m.Reads = s.steps[i].Reads
 			m.Results -= len(m.Reads)
@@ -259,7 +312,7 @@ func runSplit(s *state) error {
 
 func runAreas(s *state) error {
 	p := &plan.Plan{
-		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
+		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degree, MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
 		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
 		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer,
 	}

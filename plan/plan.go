@@ -11,6 +11,7 @@ type Plan struct {
 	Source       string // base name of the model file
 	Module       *ir.Module
 	NumStages    int
+	Degree       int // ranks per stage: rank r is on stage r / Degree and takes the (r mod Degree)th part of every micro-batch
 	MicroBatches int
 	Schedule     string
 	WLag         int
@@ -38,6 +39,7 @@ type Program struct {
 	Train        bool
 	Infer        bool // Outputs are tensors whose axis 0 is the rows of a micro-batch; otherwise they are scalars
 	Batch        int  // rows of the global batch
+	Degree       int  // ranks of a stage that run it, the first ones; each has Batch / MicroBatches / Degree rows of a micro-batch
 	MicroBatches int
 	Inputs       []Input
 	Results      []Result
@@ -57,7 +59,23 @@ type Output struct {
 	Stage int
 	Type  ir.Type
 	Ref   Ref
+	Fold  Fold
 }
+
+// Fold says how a value of a whole micro-batch comes from those of the ranks of a stage, each of which has a part of the rows.
+type Fold uint8
+
+// The folds.
+const (
+	Whole    Fold = iota // every rank has the value
+	ByRows               // the parts follow each other on axis 0, in rank order
+	Summed               // the sum over the ranks
+	Averaged             // the mean over the ranks
+)
+
+var foldNames = [...]string{"whole", "rows", "sum", "mean"}
+
+func (f Fold) String() string { return foldNames[f] }
 
 // Chunk is a part of a program on one stage: chunk k is on stage k mod NumStages.
 type Chunk struct {
@@ -178,14 +196,15 @@ const (
 	RecvParam
 	SendResult // outputs, to a stage that does not compute them
 	RecvResult
+	Reduce // gradients folded over reads are summed over the ranks of the stage, in rank order
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
 // IsCompute reports whether the action runs in the compute queue.
-func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update }
+func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update || k == Reduce }
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
@@ -203,7 +222,7 @@ func (k ActionKind) IsShared() bool { return k >= SendGrad && k <= RecvParam }
 // Action is an element of a rank's program.
 type Action struct {
 	Kind    ActionKind
-	Chunk   int // -1 for Update and shared messages
+	Chunk   int // -1 for Reduce, Update and shared messages
 	Micro   int
 	Message int // index in Program.Messages, or in Program.Shared; -1 for compute
 	Peer    int // stage at the other end; -1 for compute

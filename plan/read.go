@@ -24,6 +24,7 @@ import (
 const (
 	maxFileBytes = 1 << 28
 	maxStages    = 1 << 12
+	maxRanks     = 1 << 16
 	maxMicro     = 1 << 20
 	maxBytes     = 1 << 46
 )
@@ -169,11 +170,14 @@ func (r *reader) header() error {
 	if d.Stages < 1 || d.Stages > maxStages || len(d.StageList) != d.Stages || len(d.Programs) == 0 || len(d.Memory) == 0 || len(d.Memory) > 8 || d.WLag < 0 {
 		return fmt.Errorf("%s: stages, programs and memory do not fit", planFile)
 	}
+	if d.Degree < 1 || d.Degree > maxRanks/d.Stages {
+		return fmt.Errorf("%s: %d ranks per stage", planFile, d.Degree)
+	}
 	if d.Epochs < 1 {
 		return fmt.Errorf("%s: %d epochs", planFile, d.Epochs)
 	}
 	r.p = &Plan{
-		Name: d.Name, Source: d.Source, NumStages: d.Stages, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
+		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
 		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
 	}
 	if d.Optimizer == nil {

@@ -20,7 +20,7 @@ func (r *reader) programs() error {
 		if d.Infer && (d.Train || i > 0 || d.Rest >= 0) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
-		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
+		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
 		for _, in := range d.Inputs {
 			t, err := ir.ParseType(in.Type)
 			if err != nil {
@@ -33,16 +33,17 @@ func (r *reader) programs() error {
 		}
 		for _, o := range d.Outputs {
 			f := strings.Fields(o)
-			if len(f) != 3 {
+			if len(f) != 4 {
 				return fmt.Errorf("%s: output %q is malformed", planFile, o)
 			}
 			s, err := strconv.Atoi(f[0])
 			t, err2 := ir.ParseType(f[1])
 			ref, err3 := parseRef(f[2])
-			if err != nil || err2 != nil || err3 != nil || !r.holds(s, ref, t) || !fitsOutput(t, q) || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
+			fold := slices.Index(foldNames[:], f[3])
+			if err != nil || err2 != nil || err3 != nil || fold < 0 || !r.holds(s, ref, t) || !fitsOutput(t, q) || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
 				return fmt.Errorf("%s: output %q is malformed", planFile, o)
 			}
-			q.Outputs = append(q.Outputs, Output{s, t, ref})
+			q.Outputs = append(q.Outputs, Output{s, t, ref, Fold(fold)})
 		}
 		values := 0
 		for _, res := range d.Results {
@@ -96,7 +97,7 @@ func (r *reader) programs() error {
 // fitsOutput reports whether a result of a program may have that type.
 func fitsOutput(t ir.Type, q *Program) bool {
 	if q.Infer {
-		return (t.DType == ir.F32 || t.DType == ir.I32) && t.Rank() > 0 && t.Shape[0] == q.Batch/q.MicroBatches
+		return (t.DType == ir.F32 || t.DType == ir.I32) && t.Rank() > 0 && t.Shape[0] == q.Batch/q.MicroBatches/q.Degree
 	}
 	return t.DType == ir.F32 && t.Rank() == 0
 }
@@ -106,7 +107,7 @@ func fitsInput(t ir.Type, q *Program, k int) bool {
 	in := q.Inputs[k]
 	n := in.Type.Elems()
 	if !in.Whole {
-		n /= q.MicroBatches
+		n /= q.MicroBatches * q.Degree
 	}
 	return t.DType == in.Type.DType && t.Elems() == n
 }

@@ -45,6 +45,7 @@ type (
 		Source       string            `yaml:"source"`
 		Module       string            `yaml:"module"`
 		Stages       int               `yaml:"stages"`
+		Degree       int               `yaml:"degree"`
 		MicroBatches int               `yaml:"micro_batches"`
 		Schedule     string            `yaml:"schedule"`
 		WLag         int               `yaml:"w_lag"`
@@ -76,11 +77,12 @@ type (
 		Train        bool       `yaml:"train"`
 		Infer        bool       `yaml:"infer,omitempty"`
 		Batch        int        `yaml:"batch"`
+		Degree       int        `yaml:"degree"`
 		MicroBatches int        `yaml:"micro_batches"`
 		Rest         int        `yaml:"rest"`
 		Inputs       []inputDoc `yaml:"inputs"`
 		Results      []Result   `yaml:"results"`
-		Outputs      []string   `yaml:"outputs,flow"` // stage type ref
+		Outputs      []string   `yaml:"outputs,flow"` // stage type ref fold
 		Dataset      *Dataset   `yaml:"dataset,omitempty"`
 		Chunks       []chunkDoc `yaml:"chunks"`
 	}
@@ -249,7 +251,7 @@ func refs(list []Ref) string {
 
 func document(p *Plan) *planDoc {
 	d := &planDoc{
-		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
+		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, Degree: p.Degree, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
 		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs,
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
@@ -257,12 +259,12 @@ func document(p *Plan) *planDoc {
 		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
-		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
+		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, Degree: q.Degree, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
 		for _, in := range q.Inputs {
 			x.Inputs = append(x.Inputs, inputDoc{in.Name, in.Type.String(), in.Whole})
 		}
 		for _, o := range q.Outputs {
-			x.Outputs = append(x.Outputs, fmt.Sprintf("%d %s %s", o.Stage, o.Type, o.Ref))
+			x.Outputs = append(x.Outputs, fmt.Sprintf("%d %s %s %s", o.Stage, o.Type, o.Ref, o.Fold))
 		}
 		for _, c := range q.Chunks {
 			y := chunkDoc{Stage: c.Stage, Cells: c.Cells, Flops: c.Flops}

@@ -1,11 +1,14 @@
 package runtime
 
-import "context"
+import (
+	"context"
+
+	"github.com/ppc-lang/ppc/plan"
+)
 
 // tally adds up one result value over micro-batches and batches.
 type tally struct {
-	sum   float64
-	count int
+	sum, count float64
 }
 
 // evaluate runs every evaluation of the plan over all rows of its data: whole batches, then the rows left over, one by
@@ -17,15 +20,18 @@ func (r *runner) evaluate(ctx context.Context) error {
 		}
 		d := r.datasets[i]
 		whole := d.Rows() / q.Batch * q.Batch
-		values := make([]tally, len(q.Outputs)) // each entry is written by the rank that computes it
+		values := make([][]tally, r.plan.Degree) // by replica; each entry is written by the rank that computes it
+		for d := range values {
+			values[d] = make([]tally, len(q.Outputs))
+		}
 		err := r.all(ctx, func(k *rank) error {
 			for row := 0; row < whole; row += q.Batch {
-				if err := r.evaluateBatch(k, i, row, values, q.Batch); err != nil {
+				if err := r.evaluateBatch(k, i, row, values[k.replica], q.Batch); err != nil {
 					return err
 				}
 			}
-			for row := whole; row < d.Rows() && q.Rest >= 0; row++ {
-				if err := r.evaluateBatch(k, q.Rest, row, values, 1); err != nil {
+			for row := whole; row < d.Rows() && q.Rest >= 0 && k.replica == 0; row++ {
+				if err := r.evaluateBatch(k, q.Rest, row, values[0], 1); err != nil {
 					return err
 				}
 			}
@@ -38,14 +44,21 @@ func (r *runner) evaluate(ctx context.Context) error {
 		if q.Rest < 0 {
 			e.Rows = whole
 		}
+		total := values[0]
+		for _, part := range values[1:] {
+			for v := range total {
+				total[v].sum += part[v].sum
+				total[v].count += part[v].count
+			}
+		}
 		at := 0
 		for _, res := range q.Results {
 			m := Metric{Name: res.Name}
 			if res.Ratio {
-				m.Value = values[at].sum / values[at+1].sum
+				m.Value = total[at].sum / total[at+1].sum
 				at += 2
 			} else {
-				m.Value = values[at].sum / float64(values[at].count)
+				m.Value = total[at].sum / total[at].count
 				at++
 			}
 			e.Metrics = append(e.Metrics, m)
@@ -58,10 +71,10 @@ func (r *runner) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// evaluateBatch runs one batch and adds its results, weighted by rows where they are means over them.
+// evaluateBatch runs one batch and adds what its results are on this rank, weighted by rows where they are means over them.
 func (r *runner) evaluateBatch(k *rank, program, row int, values []tally, rows int) error {
 	p := k.programs[program]
-	if err := p.load(r.datasets[program], row); err != nil {
+	if err := p.load(r.datasets[program], row, k.replica); err != nil {
 		return err
 	}
 	if err := k.run(program, nil); err != nil {
@@ -69,13 +82,27 @@ func (r *runner) evaluateBatch(k *rank, program, row int, values []tally, rows i
 	}
 	ratio := ratioValues(p)
 	for _, o := range p.outputs {
-		weight := rows / p.MicroBatches
+		weight := float64(rows / p.MicroBatches)
 		if ratio[o.value] {
 			weight = 1
 		}
+		count := weight
+		switch p.Outputs[o.value].Fold {
+		case plan.Averaged:
+			weight /= float64(p.Degree)
+			count = weight
+		case plan.Summed:
+			if k.replica > 0 {
+				count = 0
+			}
+		case plan.Whole:
+			if k.replica > 0 {
+				continue
+			}
+		}
 		for m := range o.micros {
-			values[o.value].sum += o.at(m) * float64(weight)
-			values[o.value].count += weight
+			values[o.value].sum += o.at(m) * weight
+			values[o.value].count += count
 		}
 	}
 	return nil

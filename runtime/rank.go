@@ -17,17 +17,21 @@ import (
 // errStopped ends a rank because another one failed; it is never the error that is reported.
 var errStopped = errors.New("stopped")
 
-// rank executes the actions of one stage, in one goroutine.
+// rank executes the actions of one stage on its part of the rows, in one goroutine.
 type rank struct {
-	stage    int
-	plan     *plan.Plan
-	dev      device.Device
-	spin     spinner
-	links    [][]*link // by program, then its messages and its shared messages
-	programs []*rankProgram
-	scalars  [][]float32      // of this step: see plan.Optimizer.At
-	session  bool             // results stay where they are computed: see Session
-	pending  []device.Pending // weight passes that have not run yet
+	number    int // stage x degree + replica
+	stage     int
+	replica   int
+	group     *group // of the stage
+	plan      *plan.Plan
+	dev       device.Device
+	spin      spinner
+	links     [][]*link // by program, then its messages and its shared messages
+	programs  []*rankProgram
+	gradients [][]float32      // of the parameters that the stage owns, folded: what Reduce sums
+	scalars   [][]float32      // of this step: see plan.Optimizer.At
+	session   bool             // results stay where they are computed: see Session
+	pending   []device.Pending // weight passes that have not run yet
 
 	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
 	progress atomic.Uint64
@@ -61,7 +65,7 @@ type transfer struct {
 	nth     uint64
 	perStep uint64
 	side    int
-	peer    int // the stage at the other end
+	peer    int // the rank at the other end
 }
 
 type inputBuffer struct {
@@ -81,6 +85,7 @@ func (r *rank) prepare() {
 	slot := func(ref plan.Ref, micro int) int { return micro % st.Areas[ref.Area].Slots }
 	for i, q := range r.plan.Programs {
 		p := &rankProgram{Program: q, index: i}
+		peer := func(stage int) int { return stage*r.plan.Degree + r.replica }
 		sent := map[[2]int]transfer{}
 		var wants []transfer
 		for _, a := range q.Actions[r.stage] {
@@ -91,7 +96,7 @@ func (r *rank) prepare() {
 			switch {
 			case a.Kind.IsShared():
 				m := q.Shared[a.Message]
-				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1, peer: a.Peer}
+				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1, peer: peer(a.Peer)}
 				x.tensors(r, m.Tensors, func(plan.Ref) int { return 0 })
 				p.ends = append(p.ends, x.transfer)
 				if a.Kind == plan.RecvGrad {
@@ -99,7 +104,7 @@ func (r *rank) prepare() {
 				}
 			case a.Message >= 0:
 				m := q.Messages[a.Message]
-				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches), peer: a.Peer}
+				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches), peer: peer(a.Peer)}
 				x.tensors(r, m.Tensors, func(ref plan.Ref) int { return slot(ref, a.Micro) })
 				if a.Micro == q.MicroBatches-1 {
 					p.ends = append(p.ends, x.transfer)
@@ -111,7 +116,7 @@ func (r *rank) prepare() {
 				default:
 					sent[[2]int{a.Message, a.Micro}] = x.transfer
 				}
-			case a.Kind == plan.Update:
+			case a.Kind == plan.Reduce || a.Kind == plan.Update:
 				x.wants, wants = wants, nil
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
@@ -147,6 +152,11 @@ func (r *rank) prepare() {
 		r.programs = append(r.programs, p)
 	}
 	r.pending = make([]device.Pending, 0, 8)
+	for _, sp := range st.Params {
+		if sp.Owner == r.stage && len(sp.Accumulators) > 0 {
+			r.gradients = append(r.gradients, floats(r.dev.Buffer(sp.Accumulators[0], 0)))
+		}
+	}
 }
 
 // tensors resolves the buffers of a message on this rank's side.
@@ -163,16 +173,18 @@ func (a *rankAction) tensors(r *rank, list []plan.Tensor, slot func(plan.Ref) in
 	}
 }
 
-// load reads the rows of a batch into the input buffers.
-func (p *rankProgram) load(d *data.Dataset, row int) error {
+// load reads the rows of a batch that a rank has into its input buffers.
+func (p *rankProgram) load(d *data.Dataset, row, replica int) error {
 	n := p.Batch / p.MicroBatches
+	rows := n / p.Degree
 	for _, in := range p.inputs {
 		for m, b := range in.micros {
 			var err error
+			at := row + m*n + replica*rows
 			if in.typ.DType == ir.F32 {
-				err = d.FillFloat32(row+m*n, n, in.column, floats(b)[:in.typ.Elems()])
+				err = d.FillFloat32(at, rows, in.column, floats(b)[:in.typ.Elems()])
 			} else {
-				err = d.FillInt32(row+m*n, n, in.column, ints(b)[:in.typ.Elems()])
+				err = d.FillInt32(at, rows, in.column, ints(b)[:in.typ.Elems()])
 			}
 			if err != nil {
 				return err
@@ -214,7 +226,7 @@ func (r *rank) run(index int, squares []float64) error {
 			if err == errStopped {
 				return err
 			}
-			return fmt.Errorf("rank %d: %s: %w", r.stage, a.describe(), err)
+			return fmt.Errorf("rank %d: %s: %w", r.number, a.describe(), err)
 		}
 	}
 	// Every transfer of the step must be complete before the next step writes its buffers.
@@ -264,22 +276,34 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 			return r.weight(p, at, w.Hi-w.Lo-r.plan.WLag)
 		}
 		return nil
-	case plan.Update:
-		for i := range a.wants {
-			if err := r.wait(p, &a.wants[i]); err != nil {
-				return err
-			}
+	case plan.Reduce:
+		if err := r.fold(p, a); err != nil {
+			return err
 		}
-		if squares == nil {
+		if !r.group.reduce(r.replica, r.gradients, r.waitsForMember) {
+			return errStopped
+		}
+		return nil
+	case plan.Update:
+		if p.Degree == 1 && squares == nil {
+			for i := range a.wants {
+				if err := r.wait(p, &a.wants[i]); err != nil {
+					return err
+				}
+			}
 			err := r.dev.Update(p.index, r.pending, r.scalars, false)
 			r.pending = r.pending[:0]
 			return err
 		}
-		if err := r.flush(p); err != nil {
-			return err
+		if p.Degree == 1 {
+			if err := r.fold(p, a); err != nil {
+				return err
+			}
 		}
-		if err := r.dev.FoldGradients(squares); err != nil {
-			return err
+		if squares != nil {
+			if err := r.dev.Squares(squares); err != nil {
+				return err
+			}
 		}
 		return r.dev.Update(p.index, nil, r.scalars, true)
 	default:
@@ -290,6 +314,28 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 		}
 		a.link.post(a.side == 1, a.buffers)
 		return nil
+	}
+}
+
+// fold completes the gradients of the step.
+func (r *rank) fold(p *rankProgram, a *rankAction) error {
+	for i := range a.wants {
+		if err := r.wait(p, &a.wants[i]); err != nil {
+			return err
+		}
+	}
+	if err := r.flush(p); err != nil {
+		return err
+	}
+	return r.dev.FoldGradients()
+}
+
+// waitsForMember tells the watchdog which rank of the stage a collective waits for; -1 ends it.
+func (r *rank) waitsForMember(member int) {
+	if member < 0 {
+		r.waitsFor.Store(0)
+	} else {
+		r.waitsFor.Store(int64(r.stage*r.plan.Degree+member) + 1)
 	}
 }
 

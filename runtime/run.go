@@ -1,4 +1,4 @@
-// Package runtime executes a plan: a rank per stage, each with a device, joined by links. It decides nothing but when a
+// Package runtime executes a plan: ranks, Degree for each stage, each with a device, joined by links. It decides nothing but when a
 // weight pass within its lag runs.
 package runtime
 
@@ -261,17 +261,20 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
-	n := r.plan.NumStages
+	n, degree := r.plan.NumStages*r.plan.Degree, r.plan.Degree
 	if r.opt.Log == nil && prints(r.plan) {
 		return errors.New("the plan prints tensors and the options have no Log to write them to")
 	}
-	links := make([][]*link, len(r.plan.Programs))
-	for i, q := range r.plan.Programs {
-		for range q.Messages {
-			links[i] = append(links[i], newLink(q.MicroBatches))
-		}
-		for range q.Shared {
-			links[i] = append(links[i], newLink(1))
+	links := make([][][]*link, degree) // by replica and program
+	for d := range links {
+		links[d] = make([][]*link, len(r.plan.Programs))
+		for i, q := range r.plan.Programs {
+			for range q.Messages {
+				links[d][i] = append(links[d][i], newLink(q.MicroBatches))
+			}
+			for range q.Shared {
+				links[d][i] = append(links[d][i], newLink(1))
+			}
 		}
 	}
 	spin := longestSpin
@@ -283,17 +286,22 @@ func (r *runner) openRanks(ctx context.Context) error {
 		reduction = r.opt.Reduction
 	}
 	r.opt.Reduction = reduction
-	for s := range n {
-		k := &rank{stage: s, session: r.session, plan: r.plan, links: links, spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+	var stage *group
+	for number := range n {
+		s, replica := number/degree, number%degree
+		if replica == 0 {
+			stage = newGroup(degree, r.stop)
+		}
+		k := &rank{number: number, stage: s, replica: replica, group: stage, session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
-		opt.Seed = r.opt.Seed
+		opt.Seed, opt.Replica = r.opt.Seed, replica
 		if r.opt.Log != nil {
-			opt.Print = printer(r.opt.Log(s))
+			opt.Print = printer(r.opt.Log(number))
 		}
 		dev, err := r.opt.Open(ctx, r.plan, s, opt)
 		if err != nil {
-			return fmt.Errorf("rank %d: %w", s, err)
+			return fmt.Errorf("rank %d: %w", number, err)
 		}
 		k.dev = dev
 		k.prepare()
@@ -302,6 +310,10 @@ func (r *runner) openRanks(ctx context.Context) error {
 			seed := float32(1)
 			if reduction == "mean" {
 				seed = 1 / float32(r.plan.Programs[0].MicroBatches)
+			}
+			// The loss of a micro-batch is the mean of those of the ranks, unless it is their sum.
+			if r.plan.Programs[0].Outputs[0].Fold != plan.Summed {
+				seed /= float32(degree)
 			}
 			floats(dev.Buffer(st.Seed, 0))[0] = seed
 		}
@@ -317,7 +329,9 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
-		r.norms = append(r.norms, make(chan []float64, 1))
+		if replica == 0 {
+			r.norms = append(r.norms, make(chan []float64, 1))
+		}
 	}
 	return nil
 }
@@ -351,7 +365,7 @@ func (r *runner) all(ctx context.Context, f func(*rank) error) error {
 			defer k.finished.Store(true)
 			defer func() {
 				if x := recover(); x != nil {
-					fail(fmt.Errorf("rank %d: internal fault: %v", k.stage, x))
+					fail(fmt.Errorf("rank %d: internal fault: %v", k.number, x))
 				}
 			}()
 			if err := f(k); err != nil && err != errStopped {
@@ -382,12 +396,22 @@ func (r *runner) train(k *rank) error {
 		if r.dead.Load() {
 			return errStopped
 		}
-		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch); err != nil {
+		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch, k.replica); err != nil {
 			return err
 		}
 		k.begin(n)
 		if err := k.run(0, squares); err != nil {
 			return err
+		}
+		var losses [][]float64
+		if k.stage == lossStage {
+			var ok bool
+			if losses, ok = k.group.gather(k.replica, p.values(0), k.waitsForMember); !ok {
+				return errStopped
+			}
+		}
+		if k.replica > 0 {
+			continue
 		}
 		if k.stage != lossStage {
 			if r.opt.Norms && !r.sendNorms(k.stage, squares) {
@@ -395,7 +419,7 @@ func (r *runner) train(k *rank) error {
 			}
 			continue
 		}
-		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0)}
+		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses)}
 		if r.opt.Norms {
 			if !r.gatherNorms(k.stage, squares, &s) {
 				return errStopped
@@ -406,21 +430,38 @@ func (r *runner) train(k *rank) error {
 			r.opt.OnStep(s)
 		}
 	}
-	if k.stage == lossStage {
+	if k.stage == lossStage && k.replica == 0 {
 		r.result.Seconds = time.Since(start).Seconds()
 	}
 	return nil
 }
 
-// reduce adds a result over the micro-batches of a step, in ascending order, or takes their mean.
-func (r *runner) reduce(p *rankProgram, value int) float64 {
-	sum := 0.0
+// values gives a result of this rank for every micro-batch.
+func (p *rankProgram) values(value int) []float64 {
+	v := make([]float64, 0, p.MicroBatches)
 	for _, o := range p.outputs {
 		if o.value == value {
 			for m := range o.micros {
-				sum += o.at(m)
+				v = append(v, o.at(m))
 			}
 		}
+	}
+	return v
+}
+
+// reduce adds a result over the micro-batches of a step, in ascending order, or takes their mean. parts are the values of the
+// ranks of the stage.
+func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
+	sum := 0.0
+	for m := range p.MicroBatches {
+		whole := 0.0
+		for _, v := range parts {
+			whole += v[m]
+		}
+		if p.Outputs[value].Fold != plan.Summed {
+			whole /= float64(len(parts))
+		}
+		sum += whole
 	}
 	if r.opt.Reduction == "mean" {
 		sum /= float64(p.MicroBatches)
@@ -467,15 +508,18 @@ func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
 // collect takes the parameters and what the devices counted.
 func (r *runner) collect() error {
 	r.result.Params = make([]Param, len(r.plan.Module.Params))
-	for s, k := range r.ranks {
-		for i, sp := range r.plan.Stages[s].Params {
+	for _, k := range r.ranks {
+		for i, sp := range r.plan.Stages[k.stage].Params {
+			if k.replica > 0 {
+				break // as on the first rank of the stage
+			}
 			v := make([]float32, sp.Param.Type.Elems())
 			if err := k.dev.Param(i, v); err != nil {
 				return err
 			}
 			r.result.Params[sp.Param.Index()] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
 		}
-		rr := RankResult{Rank: s, Stage: s, Bytes: k.dev.Bytes()}
+		rr := RankResult{Rank: k.number, Stage: k.stage, Bytes: k.dev.Bytes()}
 		for _, b := range rr.Bytes {
 			rr.PeakBytes += b
 		}

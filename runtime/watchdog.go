@@ -71,10 +71,10 @@ func (r *runner) report() (stuck bool, text string) {
 		p := k.programs[at>>32]
 		a := &p.actions[at&(1<<32-1)]
 		if peer := k.waitsFor.Load(); peer > 0 {
-			parts = append(parts, fmt.Sprintf("rank %d waits in %s for rank %d", k.stage, a.describe(), peer-1))
+			parts = append(parts, fmt.Sprintf("rank %d waits in %s for rank %d", k.number, a.describe(), peer-1))
 		} else {
 			stuck = false
-			parts = append(parts, fmt.Sprintf("rank %d computes in %s", k.stage, a.describe()))
+			parts = append(parts, fmt.Sprintf("rank %d computes in %s", k.number, a.describe()))
 		}
 	}
 	return stuck && len(parts) > 0, strings.Join(parts, "; ")

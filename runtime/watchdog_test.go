@@ -23,7 +23,8 @@ func (d *idle) Run(int, int, ir.Pass, int, int) error {
 	time.Sleep(d.slow)
 	return nil
 }
-func (d *idle) FoldGradients([]float64) error                         { return nil }
+func (d *idle) FoldGradients() error                                  { return nil }
+func (d *idle) Squares([]float64) error                               { return nil }
 func (d *idle) Update(int, []device.Pending, [][]float32, bool) error { return nil }
 func (d *idle) SetParam(int, []float32) error                         { return nil }
 func (d *idle) Param(int, []float32) error                            { return nil }
@@ -36,7 +37,7 @@ func twoStages(sends bool) *runner {
 	ref := plan.Ref{}
 	areas := []plan.Area{{Slots: 1, Items: []plan.Item{{Type: ir.Tensor(ir.F32, 1)}}}}
 	q := &plan.Program{
-		Name: "t", Batch: 1, MicroBatches: 1,
+		Name: "t", Batch: 1, Degree: 1, MicroBatches: 1,
 		Chunks:   []*plan.Chunk{{Stage: 0}, {ID: 1, Stage: 1}},
 		Messages: []*plan.Message{{From: 0, To: 1, Window: 1, Tensors: []plan.Tensor{{Type: ir.Tensor(ir.F32, 1), From: ref, To: ref}}}},
 		Actions: [][]plan.Action{
@@ -47,7 +48,7 @@ func twoStages(sends bool) *runner {
 	if sends {
 		q.Actions[0] = append(q.Actions[0], plan.Action{Kind: plan.SendForward, Peer: 1})
 	}
-	p := &plan.Plan{NumStages: 2, Programs: []*plan.Program{q}}
+	p := &plan.Plan{NumStages: 2, Degree: 1, Programs: []*plan.Program{q}}
 	for range 2 {
 		p.Stages = append(p.Stages, &plan.Stage{Areas: areas, Seed: plan.Ref{Area: -1, Item: -1}, Inputs: [][]plan.Ref{nil}})
 	}

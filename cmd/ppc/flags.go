@@ -20,6 +20,7 @@ import (
 func compileFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "stages", Usage: "number of pipeline stages", HideDefault: true},
+		&cli.IntFlag{Name: "devices", Usage: "number of devices, a multiple of the stages: each stage has as many ranks, which share its micro-batches", HideDefault: true},
 		&cli.IntFlag{Name: "micro", Usage: "number of micro-batches", HideDefault: true},
 		&cli.StringFlag{Name: "schedule", Usage: "gpipe or 1f1b (default 1f1b)"},
 		&cli.IntFlag{Name: "w-lag", Usage: "how many micro-batches a weight pass may wait", Value: ppc.DefaultWLag},
@@ -41,10 +42,10 @@ func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) 
 	}
 	o := ppc.Options{
 		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) },
-		Block: c.String("block"), Stages: c.Int("stages"), Micro: c.Int("micro"), Schedule: c.String("schedule"),
+		Block: c.String("block"), Stages: c.Int("stages"), Devices: c.Int("devices"), Micro: c.Int("micro"), Schedule: c.String("schedule"),
 		Target: target, Layout: c.String("layout"), Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
 	}
-	for _, n := range []string{"stages", "micro"} {
+	for _, n := range []string{"stages", "devices", "micro"} {
 		if c.IsSet(n) && c.Int(n) < 1 {
 			return o, usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}

@@ -66,13 +66,20 @@ func passes(p *plan.Plan, q *plan.Program) error {
 }
 
 // updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
-// has one.
+// has one. With several ranks per stage their gradients are reduced right before it: all ranks of a stage have the same list, so
+// they all come to the same collectives in the same order.
 func updates(_ *plan.Plan, q *plan.Program) error {
 	for s, list := range q.Actions {
 		n := 0
-		for _, a := range list {
+		for at, a := range list {
+			if a.Kind == plan.Reduce && (at+1 == len(list) || list[at+1].Kind != plan.Update) {
+				return fmt.Errorf("stage %d: gradients are reduced at another place than before the update", s)
+			}
 			if a.Kind == plan.Update {
 				n++
+				if reduced := at > 0 && list[at-1].Kind == plan.Reduce; reduced != (q.Degree > 1) {
+					return fmt.Errorf("stage %d: the stage has %d ranks, and gradients are reduced: %t", s, q.Degree, reduced)
+				}
 			} else if n > 0 && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
 				return fmt.Errorf("stage %d: %s behind the update", s, a.Kind)
 			}
@@ -325,7 +332,7 @@ func slots(p *plan.Plan, q *plan.Program) error {
 
 // lifetime gives the kinds of action that may write a slot first, and the one that reads it last. Slots of sends end with
 // the transfer, which is part of the deadlock graph; Update stands for no end here.
-func lifetime(l plan.Lifetime) (first [plan.RecvResult + 1]bool, last plan.ActionKind) {
+func lifetime(l plan.Lifetime) (first [plan.Reduce + 1]bool, last plan.ActionKind) {
 	last = plan.Update
 	switch l {
 	case plan.RecvToF:
@@ -345,6 +352,10 @@ func lifetime(l plan.Lifetime) (first [plan.RecvResult + 1]bool, last plan.Actio
 // deadlock builds the graph of all actions, where the two ends of a transfer are one node, and shows a cycle if there
 // is one. Edges: a stage's compute actions in order; a transfer after every compute action before it in either list;
 // transfers of a message in order of micro-batches; compute after the transfers it needs; a buffer's next writer after its last send.
+//
+// One rank per stage is enough: the r-th ranks of all stages exchange messages among each other only, by the same list, and
+// meet the others of their stage in collectives at the same places of it, so an order of actions without waiting for later ones
+// serves all of them at once.
 func deadlock(p *plan.Plan, q *plan.Program) error {
 	g := &graph{names: nil, transfer: map[[2]int]int{}}
 	node := func(name string) int {

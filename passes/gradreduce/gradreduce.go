@@ -1,6 +1,6 @@
 // Package gradreduce ends a training step: behind the last weight pass of a stage its gradients are complete. Those of
-// parameters that another stage owns go there; the owner folds the reads of each parameter and runs the optimizer, once
-// per parameter and step; the new values of shared parameters come back.
+// parameters that another stage owns go there; the owner folds the reads of each parameter, sums the fold over the ranks of
+// the stage and runs the optimizer, once per parameter and step; the new values of shared parameters come back.
 package gradreduce
 
 import "github.com/ppc-lang/ppc/plan"
@@ -24,6 +24,9 @@ func Run(p *plan.Program) {
 		}
 		shared(true, false, plan.SendGrad)
 		shared(false, false, plan.RecvGrad)
+		if p.Degree > 1 {
+			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Reduce, Chunk: -1, Message: -1, Peer: -1})
+		}
 		p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
 		shared(true, true, plan.SendParam)
 		shared(false, true, plan.RecvParam)

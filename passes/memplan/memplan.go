@@ -21,6 +21,7 @@ type Program struct {
 	Inputs    int      // arguments of Func that are inputs; then, in training, the seed and the accumulators
 	Reads     []*ir.Param
 	Results   int // results of Func that are program results
+	Folds     []plan.Fold
 	Parts     []*partition.Part
 	Crossings []partition.Crossing
 }
@@ -211,7 +212,7 @@ func (b *builder) program(index int, q *Program) {
 		if d := q.Func.Value(v).Op; d != nil {
 			c = d.Chunk
 		}
-		q.Outputs[i] = plan.Output{Stage: q.Chunks[c].Stage, Type: q.Func.TypeOf(v), Ref: of(c, v)}
+		q.Outputs[i] = plan.Output{Stage: q.Chunks[c].Stage, Type: q.Func.TypeOf(v), Ref: of(c, v), Fold: q.Folds[i]}
 	}
 	messages := map[[3]int]*plan.Message{}
 	for _, x := range q.Crossings {

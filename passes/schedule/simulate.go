@@ -10,6 +10,7 @@ import (
 type Times struct {
 	Pass   [][3]float64 // by chunk and pass
 	Update []float64    // by stage
+	Reduce []float64    // by stage
 }
 
 // Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order queue per message,
@@ -162,7 +163,7 @@ func (s *simulation) advance(r *rank) bool {
 				i--
 			}
 		}
-	case a.Kind == plan.Update:
+	case a.Kind == plan.Reduce, a.Kind == plan.Update:
 		for len(r.pending) > 0 {
 			s.weight(r)
 		}
@@ -174,7 +175,11 @@ func (s *simulation) advance(r *rank) bool {
 			r.now = max(r.now, t)
 		}
 		r.wants = r.wants[:0]
-		r.run(s.t.Update[r.stage])
+		if a.Kind == plan.Reduce {
+			r.run(s.t.Reduce[r.stage])
+		} else {
+			r.run(s.t.Update[r.stage])
+		}
 	default:
 		for _, k := range s.reuse(a) {
 			if _, ok := s.finish(k); !ok {

@@ -20,9 +20,10 @@ type Device interface {
 	// Run executes one pass of a chunk for the micro-batches lo..hi-1. Only WeightPass is given more than one. A pass
 	// without function does nothing.
 	Run(program, chunk int, pass ir.Pass, lo, hi int) error
-	// FoldGradients adds up the accumulators of every parameter (one per read, in program order) and returns the sum
-	// of squares of each trained parameter's gradient in squares (by Stage.Params; float64).
-	FoldGradients(squares []float64) error
+	// FoldGradients adds up the accumulators of every parameter (one per read, in program order) in the first.
+	FoldGradients() error
+	// Squares gives the sum of squares of each trained parameter's gradient, by Stage.Params. It follows FoldGradients.
+	Squares(squares []float64) error
 	// Update runs the optimizer on all parameters of the stage. Pending weight passes run first, in the order given; a
 	// device may run each parameter's update right behind its last accumulation. scalars are those of the step, as
 	// plan.Optimizer.At gives them. folded says that FoldGradients ran.
@@ -44,6 +45,8 @@ type Options struct {
 	Path string
 	// Seed of random operations.
 	Seed uint32
+	// Replica is the place of the rank among those of its stage: which part of the rows of a micro-batch it has.
+	Replica int
 	// Poison makes the device fill buffers with NaN at the end of their planned life (tests).
 	Poison bool
 	// Print receives what print, summary and tensor_dump operations show. data is valid during the call.

@@ -83,7 +83,7 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
 	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
-	m.path, m.print, m.seed = path, opt.Print, opt.Seed
+	m.path, m.print, m.seed, m.replica = path, opt.Print, opt.Seed, opt.Replica
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
 	}

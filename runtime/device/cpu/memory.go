@@ -50,6 +50,7 @@ type memory struct {
 	base [][]byte // by area: the current slot
 	// What random numbers depend on beside key and element.
 	seed, stepNumber, micro uint32
+	replica                 int
 	print                   func(kind ir.Kind, label string, t ir.Type, data []byte)
 }
 

@@ -46,7 +46,8 @@ func TestNoAllocation(t *testing.T) {
 		run(ir.InputPass)
 		r.check(d.Update(0, pending, scalars, false))
 		r.check(d.Run(0, 0, ir.WeightPass, 0, 2))
-		r.check(d.FoldGradients(squares))
+		r.check(d.FoldGradients())
+		r.check(d.Squares(squares))
 		r.check(d.Update(0, nil, scalars, true))
 	}); n != 0 {
 		t.Errorf("%v allocations a step", n)
@@ -65,7 +66,8 @@ func TestNorms(t *testing.T) {
 		}
 	}
 	squares := make([]float64, len(r.plan.Stages[0].Params))
-	r.check(r.devs[0].FoldGradients(squares))
+	r.check(r.devs[0].FoldGradients())
+	r.check(r.devs[0].Squares(squares))
 	r.check(r.devs[0].Update(0, nil, [][]float32{{1}}, true))
 	after := r.params()
 	for i, sp := range r.plan.Stages[0].Params {

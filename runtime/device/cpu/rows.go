@@ -90,16 +90,20 @@ func buildTril(_ *machine, n *node) (step, error) {
 }
 
 // buildDropout draws the mask from seed, key, step, micro-batch and element: the gradient operation draws the same one.
-func buildDropout(_ *machine, n *node) (step, error) {
+func buildDropout(m *machine, n *node) (step, error) {
 	a, key, out := n.in[0].place, n.in[1].place, n.out.place
 	p := n.op.Attrs.Float("p")
 	scale := float32(1 / (1 - p))
+	first := 0 // element of the micro-batch that the first one here is
+	if n.op.Attrs.Bool("rows") {
+		first = m.replica * n.out.typ.Elems()
+	}
 	return func(m *memory) error {
 		stream := threefry.Hashed(m.seed, uint32(view[int32](m, key)[0]), m.stepNumber, m.micro)
 		x, dst := m.floats(a), m.floats(out)
 		for e := range dst {
 			v := float32(0)
-			if threefry.Keeps(stream, uint64(e), p) {
+			if threefry.Keeps(stream, uint64(first+e), p) {
 				v = x[e] * scale
 			}
 			dst[e] = v

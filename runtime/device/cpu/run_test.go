@@ -224,7 +224,7 @@ func (r *run) step(lag int, norms bool) []float32 {
 				case a.Kind == plan.Update:
 					if norms {
 						flush(s)
-						r.check(r.devs[s].FoldGradients(make([]float64, len(r.plan.Stages[s].Params))))
+						r.check(r.devs[s].FoldGradients())
 					}
 					r.check(r.devs[s].Update(0, pending[s], [][]float32{{0.1}}, norms))
 					pending[s] = nil

@@ -158,15 +158,19 @@ func (m *machine) param(i int, v []float32) (*parameter, error) {
 }
 
 // FoldGradients implements device.Device.
-func (m *machine) FoldGradients(squares []float64) error {
+func (m *machine) FoldGradients() error {
 	for i := range m.params {
-		p := &m.params[i]
-		m.fold(p)
-		if i < len(squares) {
-			squares[i] = 0
-			if p.owned && len(p.accumulators) > 0 {
-				squares[i] = sumSquares(p.accumulators[0])
-			}
+		m.fold(&m.params[i])
+	}
+	return nil
+}
+
+// Squares implements device.Device.
+func (m *machine) Squares(squares []float64) error {
+	for i := range squares {
+		squares[i] = 0
+		if p := &m.params[i]; p.owned && len(p.accumulators) > 0 {
+			squares[i] = sumSquares(p.accumulators[0])
 		}
 	}
 	return nil

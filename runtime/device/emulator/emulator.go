@@ -236,8 +236,11 @@ func fill(b []byte) {
 	}
 }
 
-// FoldGradients implements device.Device. The fold itself is part of the update's kernel.
-func (m *machine) FoldGradients(squares []float64) error {
+// FoldGradients implements device.Device. The fold is part of the update's kernel.
+func (m *machine) FoldGradients() error { return nil }
+
+// Squares implements device.Device: it folds for itself.
+func (m *machine) Squares(squares []float64) error {
 	for i, sp := range m.stage.Params {
 		squares[i] = 0
 		if len(sp.Accumulators) == 0 || sp.Owner != m.index {
