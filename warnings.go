@@ -22,6 +22,14 @@ func warnings(spec *plan.Spec, p *plan.Plan) diag.List {
 				WithRepair("give `micro_batch_num`, or -micro"))
 		}
 	}
+	for _, e := range spec.Evals {
+		for _, q := range p.Programs[1:] {
+			if q.Name == e.Name && q.Batch > 1 && q.Degree < p.Degree {
+				list.Add(diag.Warningf(diag.IdleRanks, diag.At(e.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage: the first one takes them all", q.Batch/q.MicroBatches, q.Name, p.Degree).
+					WithRepair("use a batch that is a multiple of %d", q.MicroBatches*p.Degree))
+			}
+		}
+	}
 	if spec.InterleavePos.IsValid() && spec.Interleave && p.NumStages > 1 && len(p.Programs[0].Chunks) <= p.NumStages {
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.InterleavePos), "`interleave` has no effect: every stage has one chunk").
 			WithRepair("stages that go down along the data start further chunks"))

@@ -72,6 +72,7 @@ const (
 	UnusedCell      Code = "W0201"
 	NoGradient      Code = "W0202"
 	OneMicroBatch   Code = "W0701"
+	IdleRanks       Code = "W0702"
 )
 
 // Meaning is a row of [Codes].
@@ -143,6 +144,7 @@ var meanings = []Meaning{
 	{NoEffect, "a setting without effect"},
 	{UnusedCell, "a cell or parameter that nothing uses"},
 	{NoGradient, "a parameter that no gradient reaches"},
+	{IdleRanks, "an evaluation whose rows cannot be shared out to the ranks of a stage"},
 	{OneMicroBatch, "several stages with one micro-batch, which work one after the other"},
 }
 

@@ -47,7 +47,7 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
-	degree   int
+	degrees  []int         // of the programs: ranks of a stage that run them
 	folds    [][]plan.Fold // of the results of entries
 	steps    []*autodiff.Step
 	programs []*memplan.Program
@@ -184,15 +184,16 @@ func runLazyInline(s *state) error {
 	return nil
 }
 
-// runDataParallel rewrites every program for the rows of one rank. A single row left over runs on the first rank of a stage.
+// runDataParallel rewrites every program for the rows of one rank. An evaluation whose rows cannot be shared out, as those of
+// single rows left over, runs on the first rank of each stage.
 func runDataParallel(s *state) error {
-	s.degree = 1
+	degree := 1
 	if s.opt.Devices > 0 {
 		if s.opt.Devices%s.opt.Stages != 0 {
 			return diag.List{diag.Errorf(diag.BadDevices, diag.Range{}, "%d devices cannot be shared out to %d stages", s.opt.Devices, s.opt.Stages).
 				WithRepair("use a multiple of %d devices, for example %d", s.opt.Stages, max(s.opt.Devices/s.opt.Stages, 1)*s.opt.Stages)}
 		}
-		s.degree = s.opt.Devices / s.opt.Stages
+		degree = s.opt.Devices / s.opt.Stages
 	}
 	for i, q := range s.specs {
 		rows, whole := 0, make([]bool, len(q.Inputs))
@@ -201,26 +202,22 @@ func runDataParallel(s *state) error {
 				rows = in.Type.Shape[0] / q.MicroBatches
 			}
 		}
-		degree := s.degreeOf(i)
-		if rows%degree != 0 {
+		s.degrees = append(s.degrees, degree)
+		switch {
+		case rows%degree == 0:
+		case i > 0:
+			s.degrees[i] = 1
+		default:
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
 				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
 		}
-		f, folds, errs := dataparallel.Run(s.entries[i], rows, degree, whole)
+		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole)
 		if errs.HasErrors() {
 			return errs
 		}
 		s.entries[i], s.folds = f, append(s.folds, folds)
 	}
 	return nil
-}
-
-// degreeOf is the number of ranks of a stage that run a program.
-func (s *state) degreeOf(program int) int {
-	if program > 0 && s.specs[program-1].Rest == s.specs[program] {
-		return 1
-	}
-	return s.degree
 }
 
 func commonDivisor(a, b int) int {
@@ -281,7 +278,7 @@ func runSplit(s *state) error {
 	for i, q := range s.specs {
 		f := s.entries[i]
 		prog := &plan.Program{
-			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Degree: s.degreeOf(i), Inputs: q.Inputs, Results: q.Results,
+			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Degree: s.degrees[i], Inputs: q.Inputs, Results: q.Results,
 			Dataset: q.Dataset, Rest: -1,
 		}
 		for _, in := range q.Inputs {
@@ -312,7 +309,7 @@ func runSplit(s *state) error {
 
 func runAreas(s *state) error {
 	p := &plan.Plan{
-		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degree, MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
+		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degrees[0], MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
 		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
 		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer,
 	}

@@ -26,6 +26,9 @@ func (r *runner) evaluate(ctx context.Context) error {
 		}
 		err := r.all(ctx, func(k *rank) error {
 			for row := 0; row < whole; row += q.Batch {
+				if k.replica >= q.Degree {
+					break
+				}
 				if err := r.evaluateBatch(k, i, row, values[k.replica], q.Batch); err != nil {
 					return err
 				}
