@@ -122,6 +122,10 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` run one rank per stage", o.Target).
 			WithRepair("-target none compiles without kernels")}
 	}
+	if costs != nil && (spec.Clip != plan.Clip{} || spec.LossScale != nil) {
+		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the target `%s` has no kernels yet that clip or scale gradients", o.Target).
+			WithRepair("-target none compiles without kernels")}
+	}
 	if costs != nil && spec.Kind == "infer" {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` do not run infer blocks yet", o.Target).
 			WithRepair("-target none compiles without kernels")}

@@ -39,12 +39,12 @@ var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
 	"seed": true, "metrics": true, "layout": true, "output_broadcast": true,
-	"segment_config": false, "every": false, "clip_norm": false, "clip_value": false,
-	"accumulate": false, "precision": false, "loss_scale": false,
+	"segment_config": false, "every": false, "clip_norm": true, "clip_value": true,
+	"accumulate": false, "precision": false, "loss_scale": true,
 }
 
 // Entries that only some kinds of block have.
-var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true}
+var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true, "clip_norm": true, "clip_value": true, "loss_scale": true}
 
 func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	name := decl.Name.Text
@@ -167,6 +167,7 @@ func (b *block) settings() {
 	if w, _, ok := b.word("micro_reduction", "sum", "mean"); ok {
 		spec.Reduction = w
 	}
+	b.gradientSettings()
 	if w, _, ok := b.word("lazy_inline", "auto", "marked", "off"); ok {
 		spec.LazyInline = w
 	}

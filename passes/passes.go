@@ -311,7 +311,7 @@ func runAreas(s *state) error {
 	p := &plan.Plan{
 		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degrees[0], MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
 		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
-		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer,
+		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer, Clip: s.spec.Clip, LossScale: s.spec.LossScale,
 	}
 	for _, q := range s.programs {
 		p.Programs = append(p.Programs, q.Program)
@@ -330,7 +330,7 @@ func runSchedule(s *state) error {
 
 func runGradReduce(s *state) error {
 	for _, q := range s.plan.Programs {
-		gradreduce.Run(q)
+		gradreduce.Run(q, s.plan.NeedsNorm())
 	}
 	return nil
 }

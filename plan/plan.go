@@ -20,6 +20,8 @@ type Plan struct {
 	Target       string // chip, or "none"
 	Epochs       int
 	Optimizer    *Optimizer // nil when nothing is trained
+	Clip         Clip
+	LossScale    *LossScale // nil for none
 	Programs     []*Program // [0] is the block itself, then its evaluations
 	Stages       []*Stage
 	Memory       []*Memory // [0] is the cpu device, then the target
@@ -197,14 +199,17 @@ const (
 	SendResult // outputs, to a stage that does not compute them
 	RecvResult
 	Reduce // gradients folded over reads are summed over the ranks of the stage, in rank order
+	Norm   // the ranks of all stages with the same part of the rows tell each other the sums of squares of their gradients
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE", "NORM"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
 // IsCompute reports whether the action runs in the compute queue.
-func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update || k == Reduce }
+func (k ActionKind) IsCompute() bool {
+	return k <= WeightGrad || k == Update || k == Reduce || k == Norm
+}
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
@@ -222,7 +227,7 @@ func (k ActionKind) IsShared() bool { return k >= SendGrad && k <= RecvParam }
 // Action is an element of a rank's program.
 type Action struct {
 	Kind    ActionKind
-	Chunk   int // -1 for Reduce, Update and shared messages
+	Chunk   int // -1 for Reduce, Norm, Update and shared messages
 	Micro   int
 	Message int // index in Program.Messages, or in Program.Shared; -1 for compute
 	Peer    int // stage at the other end; -1 for compute
@@ -344,6 +349,9 @@ type Frame struct {
 	Calls   []int // by operation: where the frame of the callee starts
 	Bytes   int
 }
+
+// NeedsNorm reports whether the gradients of a step are looked at before the update.
+func (p *Plan) NeedsNorm() bool { return p.Clip.Norm > 0 || p.LossScale != nil }
 
 // Count adds bytes to a class and the peak.
 func (m *StageMemory) Count(c Class, bytes int) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -173,12 +174,19 @@ func (r *reader) header() error {
 	if d.Degree < 1 || d.Degree > maxRanks/d.Stages {
 		return fmt.Errorf("%s: %d ranks per stage", planFile, d.Degree)
 	}
+	finite := func(v, least float64) bool { return v >= least && v <= math.MaxFloat32 }
+	if l := d.LossScale; l != nil && !(finite(l.Initial, math.SmallestNonzeroFloat32) && l.Window >= 0 && (l.Window == 0 || finite(l.Factor, 1))) {
+		return fmt.Errorf("%s: the loss scale is malformed", planFile)
+	}
+	if !finite(d.Clip.Norm, 0) || !finite(d.Clip.Value, 0) || d.Clip.Norm > 0 && d.Clip.Value > 0 {
+		return fmt.Errorf("%s: the bounds of gradients are malformed", planFile)
+	}
 	if d.Epochs < 1 {
 		return fmt.Errorf("%s: %d epochs", planFile, d.Epochs)
 	}
 	r.p = &Plan{
 		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
-		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
+		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Clip: d.Clip, LossScale: d.LossScale, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
 	}
 	if d.Optimizer == nil {
 		return nil

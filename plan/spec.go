@@ -34,6 +34,8 @@ type Spec struct {
 	Reduction     string // "sum" or "mean" over micro-batches
 	LazyInline    string // "auto", "marked" or "off"; "" = auto
 	Optimizer     *Optimizer
+	Clip          Clip
+	LossScale     *LossScale
 	Dataset       *Dataset
 	Epochs        int
 	Seed          uint32
@@ -41,6 +43,34 @@ type Spec struct {
 	// Rest, of an evaluation, is the same block for a batch of one row and one micro-batch: it serves the rows left over
 	// by the batch size. The frontend sets it.
 	Rest *Spec
+}
+
+// Clip bounds the gradients of a step; 0 is no bound. At most one is set.
+type Clip struct {
+	Norm  float64 `yaml:"norm,omitempty"`  // of all gradients together: they are multiplied by Norm / (their norm) if that is below 1
+	Value float64 `yaml:"value,omitempty"` // of every element
+}
+
+// LossScale multiplies the gradient of the loss, and divides the gradients before they are used. A step with a gradient that is
+// not finite on any rank is skipped by all. Window 0 is a fixed scale; otherwise a skipped step divides the scale by Factor, to 1
+// at the least, and Window good steps in a row multiply it.
+type LossScale struct {
+	Initial float64 `yaml:"initial"`
+	Factor  float64 `yaml:"factor"`
+	Window  int     `yaml:"window"`
+}
+
+// Next is the scale behind a step, and the number of good steps in a row.
+func (l *LossScale) Next(scale float64, good int, overflow bool) (float64, int) {
+	switch {
+	case l.Window == 0:
+		return scale, 0
+	case overflow:
+		return max(scale/l.Factor, 1), 0
+	case good+1 == l.Window:
+		return scale * l.Factor, 0
+	}
+	return scale, good + 1
 }
 
 // Result is a named result of the entry function. A ratio takes two values, a sum and a count, both f32[].

@@ -58,6 +58,8 @@ type (
 		Programs     []programDoc      `yaml:"programs"`
 		StageList    []stageDoc        `yaml:"stage_list"`
 		Memory       []memoryDoc       `yaml:"memory"`
+		Clip         Clip              `yaml:"clip,omitempty"`
+		LossScale    *LossScale        `yaml:"loss_scale,omitempty"`
 		Hashes       map[string]string `yaml:"hashes"` // yaml sorts the keys
 	}
 	predictionDoc struct {
@@ -252,7 +254,7 @@ func refs(list []Ref) string {
 func document(p *Plan) *planDoc {
 	d := &planDoc{
 		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, Degree: p.Degree, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
-		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs,
+		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale,
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
 	if o := p.Optimizer; o != nil {

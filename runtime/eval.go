@@ -80,7 +80,7 @@ func (r *runner) evaluateBatch(k *rank, program, row int, values []tally, rows i
 	if err := p.load(r.datasets[program], row, k.replica); err != nil {
 		return err
 	}
-	if err := k.run(program, nil); err != nil {
+	if err := k.run(program); err != nil {
 		return err
 	}
 	ratio := ratioValues(p)

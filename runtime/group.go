@@ -1,8 +1,11 @@
 package runtime
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
-// group joins the ranks of one stage for collectives. All members call the same collectives in the same order; a sum adds
+// group joins ranks for collectives: those of one stage, or those of all stages with the same part of the rows. All members call the same collectives in the same order; a sum adds
 // in rank order, so that it does not depend on who comes first.
 type group struct {
 	mu      sync.Mutex
@@ -90,14 +93,14 @@ func (g *group) part(member, elements int) (lo, hi int) {
 	return elements * member / n, elements * (member + 1) / n
 }
 
-// gather returns the values of all members, in rank order, to the first; the others get nil.
+// gather returns copies of the values of all members, in rank order.
 func (g *group) gather(member int, values []float64, waits func(int)) (all [][]float64, ok bool) {
 	g.values[member] = values
 	if !g.meet(member, waits) {
 		return nil, false
 	}
-	if member == 0 {
-		all = append(all, g.values...)
+	for _, v := range g.values {
+		all = append(all, slices.Clone(v))
 	}
 	return all, g.meet(member, waits)
 }

@@ -169,7 +169,7 @@ func (r *runner) infer(ctx context.Context) error {
 			} else if err := p.load(r.datasets[0], row, k.replica); err != nil {
 				return err
 			}
-			if err := k.run(0, nil); err != nil {
+			if err := k.run(0); err != nil {
 				return err
 			}
 			for i := range p.outputs {

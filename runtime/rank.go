@@ -19,19 +19,19 @@ var errStopped = errors.New("stopped")
 
 // rank executes the actions of one stage on its part of the rows, in one goroutine.
 type rank struct {
-	number    int // stage x degree + replica
-	stage     int
-	replica   int
-	group     *group // of the stage
-	plan      *plan.Plan
-	dev       device.Device
-	spin      spinner
-	links     [][]*link // by program, then its messages and its shared messages
-	programs  []*rankProgram
-	gradients [][]float32      // of the parameters that the stage owns, folded: what Reduce sums
-	scalars   [][]float32      // of this step: see plan.Optimizer.At
-	session   bool             // results stay where they are computed: see Session
-	pending   []device.Pending // weight passes that have not run yet
+	number   int // stage x degree + replica
+	stage    int
+	replica  int
+	group    *group // of the stage
+	column   *group // the ranks of all stages with the same part of the rows
+	plan     *plan.Plan
+	dev      device.Device
+	spin     spinner
+	links    [][]*link // by program, then its messages and its shared messages
+	programs []*rankProgram
+	end
+	session bool             // results stay where they are computed: see Session
+	pending []device.Pending // weight passes that have not run yet
 
 	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
 	progress atomic.Uint64
@@ -116,7 +116,7 @@ func (r *rank) prepare() {
 				default:
 					sent[[2]int{a.Message, a.Micro}] = x.transfer
 				}
-			case a.Kind == plan.Reduce || a.Kind == plan.Update:
+			case a.Kind == plan.Reduce || a.Kind == plan.Norm || a.Kind == plan.Update:
 				x.wants, wants = wants, nil
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
@@ -152,11 +152,7 @@ func (r *rank) prepare() {
 		r.programs = append(r.programs, p)
 	}
 	r.pending = make([]device.Pending, 0, 8)
-	for _, sp := range st.Params {
-		if sp.Owner == r.stage && len(sp.Accumulators) > 0 {
-			r.gradients = append(r.gradients, floats(r.dev.Buffer(sp.Accumulators[0], 0)))
-		}
-	}
+	r.prepareEnd()
 }
 
 // tensors resolves the buffers of a message on this rank's side.
@@ -207,22 +203,14 @@ func (o *outputBuffer) at(micro int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(o.micros[micro])))
 }
 
-// begin tells the device which training step comes, from 0.
-func (r *rank) begin(step int) {
-	r.dev.Step(uint32(step))
-	if o := r.plan.Optimizer; o != nil {
-		r.scalars = o.At(step, r.scalars)
-	}
-}
-
-// run executes one step of a program. squares, if not nil, gets the sum of squares of every trained gradient.
-func (r *rank) run(index int, squares []float64) error {
+// run executes one step of a program.
+func (r *rank) run(index int) error {
 	p := r.programs[index]
 	for i := range p.actions {
 		a := &p.actions[i]
 		r.progress.Add(1)
 		r.current.Store(uint64(index)<<32 | uint64(i))
-		if err := r.action(p, a, squares); err != nil {
+		if err := r.action(p, a); err != nil {
 			if err == errStopped {
 				return err
 			}
@@ -246,7 +234,7 @@ func (a *rankAction) describe() string {
 	return fmt.Sprintf("%s of micro-batch %d", a.Kind, a.Micro)
 }
 
-func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
+func (r *rank) action(p *rankProgram, a *rankAction) error {
 	switch a.Kind {
 	case plan.Forward, plan.InputGrad:
 		for i := range a.wants {
@@ -277,35 +265,11 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 		}
 		return nil
 	case plan.Reduce:
-		if err := r.fold(p, a); err != nil {
-			return err
-		}
-		if !r.group.reduce(r.replica, r.gradients, r.waitsForMember) {
-			return errStopped
-		}
-		return nil
+		return r.reduce(p, a)
+	case plan.Norm:
+		return r.norm(p, a)
 	case plan.Update:
-		if p.Degree == 1 && squares == nil {
-			for i := range a.wants {
-				if err := r.wait(p, &a.wants[i]); err != nil {
-					return err
-				}
-			}
-			err := r.dev.Update(p.index, r.pending, r.scalars, false)
-			r.pending = r.pending[:0]
-			return err
-		}
-		if p.Degree == 1 {
-			if err := r.fold(p, a); err != nil {
-				return err
-			}
-		}
-		if squares != nil {
-			if err := r.dev.Squares(squares); err != nil {
-				return err
-			}
-		}
-		return r.dev.Update(p.index, nil, r.scalars, true)
+		return r.update(p, a)
 	default:
 		if a.Kind == plan.SendGrad {
 			if err := r.flush(p); err != nil {
@@ -317,25 +281,12 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 	}
 }
 
-// fold completes the gradients of the step.
-func (r *rank) fold(p *rankProgram, a *rankAction) error {
-	for i := range a.wants {
-		if err := r.wait(p, &a.wants[i]); err != nil {
-			return err
-		}
-	}
-	if err := r.flush(p); err != nil {
-		return err
-	}
-	return r.dev.FoldGradients()
-}
-
-// waitsForMember tells the watchdog which rank of the stage a collective waits for; -1 ends it.
-func (r *rank) waitsForMember(member int) {
-	if member < 0 {
+// waitsForRank tells the watchdog which rank a collective waits for; a negative number ends it.
+func (r *rank) waitsForRank(stage, replica int) {
+	if stage < 0 || replica < 0 {
 		r.waitsFor.Store(0)
 	} else {
-		r.waitsFor.Store(int64(r.stage*r.plan.Degree+member) + 1)
+		r.waitsFor.Store(int64(stage*r.plan.Degree+replica) + 1)
 	}
 }
 

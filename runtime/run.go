@@ -59,6 +59,8 @@ type Step struct {
 	Epoch, Step int // Step counts within the epoch
 	Total       int // steps before this one
 	Loss        float64
+	Skipped     bool      // a gradient is not finite: no parameter was updated
+	LossScale   float64   // 1 without
 	Norm        float64   // global gradient norm
 	Norms       []float64 // by Module.Params; only if asked
 }
@@ -286,13 +288,17 @@ func (r *runner) openRanks(ctx context.Context) error {
 		reduction = r.opt.Reduction
 	}
 	r.opt.Reduction = reduction
+	columns := make([]*group, degree)
+	for d := range columns {
+		columns[d] = newGroup(r.plan.NumStages, r.stop)
+	}
 	var stage *group
 	for number := range n {
 		s, replica := number/degree, number%degree
 		if replica == 0 {
 			stage = newGroup(degree, r.stop)
 		}
-		k := &rank{number: number, stage: s, replica: replica, group: stage, session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+		k := &rank{number: number, stage: s, replica: replica, group: stage, column: columns[replica], session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
 		opt.Seed, opt.Replica = r.opt.Seed, replica
@@ -315,7 +321,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 			if r.plan.Programs[0].Outputs[0].Fold != plan.Summed {
 				seed /= float32(degree)
 			}
-			floats(dev.Buffer(st.Seed, 0))[0] = seed
+			k.seed = seed
 		}
 		for i, sp := range st.Params {
 			v, ok := r.opt.Initial[sp.Param.Name]
@@ -386,9 +392,8 @@ func (r *runner) train(k *rank) error {
 		return nil
 	}
 	p := k.programs[0]
-	var squares []float64
-	if r.opt.Norms {
-		squares = make([]float64, len(r.plan.Stages[k.stage].Params))
+	if r.opt.Norms && k.squares == nil {
+		k.wantSquares()
 	}
 	lossStage := q.Outputs[0].Stage
 	start := time.Now()
@@ -399,14 +404,15 @@ func (r *runner) train(k *rank) error {
 		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch, k.replica); err != nil {
 			return err
 		}
+		scale := k.scale
 		k.begin(n)
-		if err := k.run(0, squares); err != nil {
+		if err := k.run(0); err != nil {
 			return err
 		}
 		var losses [][]float64
 		if k.stage == lossStage {
 			var ok bool
-			if losses, ok = k.group.gather(k.replica, p.values(0), k.waitsForMember); !ok {
+			if losses, ok = k.group.gather(k.replica, p.values(0), func(member int) { k.waitsForRank(k.stage, member) }); !ok {
 				return errStopped
 			}
 		}
@@ -414,14 +420,14 @@ func (r *runner) train(k *rank) error {
 			continue
 		}
 		if k.stage != lossStage {
-			if r.opt.Norms && !r.sendNorms(k.stage, squares) {
+			if r.opt.Norms && !r.sendNorms(k.stage, k.squares) {
 				return errStopped
 			}
 			continue
 		}
-		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses)}
+		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses), Skipped: k.overflow, LossScale: scale}
 		if r.opt.Norms {
-			if !r.gatherNorms(k.stage, squares, &s) {
+			if !r.gatherNorms(k.stage, k.squares, scale, &s) {
 				return errStopped
 			}
 		}
@@ -479,29 +485,23 @@ func (r *runner) sendNorms(stage int, squares []float64) bool {
 }
 
 // gatherNorms collects the sums of squares of all stages; the global norm adds them in declaration order.
-func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
-	s.Norms = make([]float64, len(r.plan.Module.Params))
-	for t, st := range r.plan.Stages {
-		squares := own
+func (r *runner) gatherNorms(stage int, own []float64, scale float64, s *Step) bool {
+	parts := make([][]float64, len(r.plan.Stages))
+	for t := range parts {
+		parts[t] = own
 		if t != stage {
 			select {
-			case squares = <-r.norms[t]:
+			case parts[t] = <-r.norms[t]:
 			case <-r.stop:
 				return false
 			}
 		}
-		for i, sp := range st.Params {
-			if len(sp.Accumulators) > 0 && sp.Owner == t {
-				s.Norms[sp.Param.Index()] = squares[i]
-			}
-		}
 	}
-	total := 0.0
-	for i, x := range s.Norms {
-		total += x
-		s.Norms[i] = math.Sqrt(x)
+	each, total := squaresOf(r.plan, parts)
+	for i, x := range each {
+		each[i] = math.Sqrt(x) / scale
 	}
-	s.Norm = math.Sqrt(total)
+	s.Norms, s.Norm = each, math.Sqrt(total)/scale
 	return true
 }
 

@@ -308,7 +308,7 @@ func (s *Session) work(k *rank) error {
 			continue
 		}
 		p.put(x.inputs, 0)
-		if err := k.run(0, nil); err != nil {
+		if err := k.run(0); err != nil {
 			return err
 		}
 		for i := range p.outputs {

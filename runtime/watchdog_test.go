@@ -24,6 +24,7 @@ func (d *idle) Run(int, int, ir.Pass, int, int) error {
 	return nil
 }
 func (d *idle) FoldGradients() error                                  { return nil }
+func (d *idle) BoundGradients(float32, float32) error                 { return nil }
 func (d *idle) Squares([]float64) error                               { return nil }
 func (d *idle) Update(int, []device.Pending, [][]float32, bool) error { return nil }
 func (d *idle) SetParam(int, []float32) error                         { return nil }
@@ -63,7 +64,7 @@ func (r *runner) try(t *testing.T, slow time.Duration) error {
 	if err := r.openRanks(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	return r.all(context.Background(), func(k *rank) error { return k.run(0, nil) })
+	return r.all(context.Background(), func(k *rank) error { return k.run(0) })
 }
 
 // A wait that can never end ends the run, and the error names rank, action and peer.

@@ -177,6 +177,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		if !a.json && s.Step%logEvery == 0 {
 			fmt.Fprintf(a.out, "epoch: %d step: %d, loss is %v\n", s.Epoch, s.Step, float32(s.Loss))
 		}
+		if !a.json && s.Skipped {
+			fmt.Fprintf(a.out, "epoch: %d step: %d is skipped: a gradient is not finite at the loss scale %v\n", s.Epoch, s.Step, s.LossScale)
+		}
 		if stepLog != nil && logErr == nil {
 			logErr = logStep(stepLog, p, s, c.Bool("log-norms"))
 		}
@@ -263,11 +266,16 @@ type stepJSON struct {
 	Step     int               `json:"step"`
 	Loss     number            `json:"loss"`
 	GradNorm number            `json:"grad_norm"`
+	Skipped  bool              `json:"skipped,omitempty"`
+	Scale    number            `json:"loss_scale,omitempty"`
 	Norms    map[string]number `json:"grad_norms,omitempty"` // encoding/json sorts the names
 }
 
 func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
 	line := stepJSON{Epoch: s.Epoch, Step: s.Step, Loss: number(s.Loss), GradNorm: number(s.Norm)}
+	if p.LossScale != nil {
+		line.Skipped, line.Scale = s.Skipped, number(s.LossScale)
+	}
 	if norms {
 		line.Norms = map[string]number{}
 		for i, n := range s.Norms {

@@ -66,23 +66,35 @@ func passes(p *plan.Plan, q *plan.Program) error {
 }
 
 // updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
-// has one. With several ranks per stage their gradients are reduced right before it: all ranks of a stage have the same list, so
-// they all come to the same collectives in the same order.
-func updates(_ *plan.Plan, q *plan.Program) error {
+// has one. Right before it, and nowhere else, gradients are reduced if the stage has several ranks, then normed if the update
+// depends on all of them: all members of a collective come to the same ones in the same order.
+func updates(p *plan.Plan, q *plan.Program) error {
+	end := []plan.ActionKind{plan.Update}
+	if p.NeedsNorm() {
+		end = append([]plan.ActionKind{plan.Norm}, end...)
+	}
+	if q.Degree > 1 {
+		end = append([]plan.ActionKind{plan.Reduce}, end...)
+	}
 	for s, list := range q.Actions {
-		n := 0
+		n, collectives := 0, 0
 		for at, a := range list {
-			if a.Kind == plan.Reduce && (at+1 == len(list) || list[at+1].Kind != plan.Update) {
-				return fmt.Errorf("stage %d: gradients are reduced at another place than before the update", s)
+			if a.Kind == plan.Reduce || a.Kind == plan.Norm {
+				collectives++
 			}
 			if a.Kind == plan.Update {
 				n++
-				if reduced := at > 0 && list[at-1].Kind == plan.Reduce; reduced != (q.Degree > 1) {
-					return fmt.Errorf("stage %d: the stage has %d ranks, and gradients are reduced: %t", s, q.Degree, reduced)
+				for i, k := range end {
+					if from := at - len(end) + 1 + i; from < 0 || list[from].Kind != k {
+						return fmt.Errorf("stage %d: %s does not stand where it belongs before the update", s, k)
+					}
 				}
 			} else if n > 0 && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
 				return fmt.Errorf("stage %d: %s behind the update", s, a.Kind)
 			}
+		}
+		if n > 0 && collectives != len(end)-1 || n == 0 && collectives > 0 {
+			return fmt.Errorf("stage %d: the step has %d collectives", s, collectives)
 		}
 		if q.Train && n != 1 || !q.Train && n != 0 {
 			return fmt.Errorf("stage %d: the step has %d updates", s, n)
@@ -332,7 +344,7 @@ func slots(p *plan.Plan, q *plan.Program) error {
 
 // lifetime gives the kinds of action that may write a slot first, and the one that reads it last. Slots of sends end with
 // the transfer, which is part of the deadlock graph; Update stands for no end here.
-func lifetime(l plan.Lifetime) (first [plan.Reduce + 1]bool, last plan.ActionKind) {
+func lifetime(l plan.Lifetime) (first [plan.Norm + 1]bool, last plan.ActionKind) {
 	last = plan.Update
 	switch l {
 	case plan.RecvToF:
@@ -379,6 +391,7 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 		return n
 	}
 	last := map[int]int{} // message -> last transfer
+	norm := -1            // all stages meet there
 	for s, list := range q.Actions {
 		compute := -1
 		var wants []int
@@ -402,7 +415,13 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 				}
 				continue
 			}
-			n := node(fmt.Sprintf("%s of micro-batch %d on stage %d", a.Kind, a.Micro, s))
+			n := norm
+			if a.Kind != plan.Norm {
+				n = node(fmt.Sprintf("%s of micro-batch %d on stage %d", a.Kind, a.Micro, s))
+			} else if n < 0 {
+				n = node("the norm of all gradients")
+				norm = n
+			}
 			if compute >= 0 {
 				g.edge(compute, n)
 			}

@@ -5,8 +5,8 @@ package gradreduce
 
 import "github.com/ppc-lang/ppc/plan"
 
-// Run appends the end of the step to every stage of a training program.
-func Run(p *plan.Program) {
+// Run appends the end of the step to every stage of a training program. norm says that the update depends on all gradients.
+func Run(p *plan.Program, norm bool) {
 	if !p.Train {
 		return
 	}
@@ -26,6 +26,9 @@ func Run(p *plan.Program) {
 		shared(false, false, plan.RecvGrad)
 		if p.Degree > 1 {
 			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Reduce, Chunk: -1, Message: -1, Peer: -1})
+		}
+		if norm {
+			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Norm, Chunk: -1, Message: -1, Peer: -1})
 		}
 		p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
 		shared(true, true, plan.SendParam)

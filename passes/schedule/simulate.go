@@ -18,7 +18,7 @@ type Times struct {
 // whose buffer it needs again, and a weight pass runs while the stage waits, or when its lag is used up, or at the end.
 // It returns an error that names the actions when nothing can go on.
 func Simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
-	s := &simulation{p: p, t: t, lag: lag, c: c, sent: map[key]float64{}, posted: map[key]float64{}, done: map[key]float64{}, link: map[[2]int]float64{}}
+	s := &simulation{p: p, t: t, lag: lag, c: c, sent: map[key]float64{}, posted: map[key]float64{}, done: map[key]float64{}, normed: map[int]float64{}, link: map[[2]int]float64{}}
 	for stage := range p.Actions {
 		s.ranks = append(s.ranks, &rank{stage: stage})
 	}
@@ -71,6 +71,7 @@ type simulation struct {
 	c                  *plan.Costs
 	ranks              []*rank
 	sent, posted, done map[key]float64
+	normed             map[int]float64 // by stage: when it came to Norm
 	link               map[[2]int]float64
 }
 
@@ -163,7 +164,7 @@ func (s *simulation) advance(r *rank) bool {
 				i--
 			}
 		}
-	case a.Kind == plan.Reduce, a.Kind == plan.Update:
+	case a.Kind == plan.Reduce, a.Kind == plan.Norm, a.Kind == plan.Update:
 		for len(r.pending) > 0 {
 			s.weight(r)
 		}
@@ -175,9 +176,18 @@ func (s *simulation) advance(r *rank) bool {
 			r.now = max(r.now, t)
 		}
 		r.wants = r.wants[:0]
-		if a.Kind == plan.Reduce {
+		switch a.Kind {
+		case plan.Reduce:
 			r.run(s.t.Reduce[r.stage])
-		} else {
+		case plan.Norm:
+			s.normed[r.stage] = r.now
+			if len(s.normed) < len(s.ranks) {
+				return false
+			}
+			for _, t := range s.normed {
+				r.now = max(r.now, t+2*s.c.Latency)
+			}
+		default:
 			r.run(s.t.Update[r.stage])
 		}
 	default:

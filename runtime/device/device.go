@@ -24,6 +24,9 @@ type Device interface {
 	FoldGradients() error
 	// Squares gives the sum of squares of each trained parameter's gradient, by Stage.Params. It follows FoldGradients.
 	Squares(squares []float64) error
+	// BoundGradients multiplies every gradient by a factor, then bounds its elements to -limit..limit if that is above 0. It
+	// follows FoldGradients.
+	BoundGradients(factor, limit float32) error
 	// Update runs the optimizer on all parameters of the stage. Pending weight passes run first, in the order given; a
 	// device may run each parameter's update right behind its last accumulation. scalars are those of the step, as
 	// plan.Optimizer.At gives them. folded says that FoldGradients ran.

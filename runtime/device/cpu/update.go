@@ -176,6 +176,25 @@ func (m *machine) Squares(squares []float64) error {
 	return nil
 }
 
+// BoundGradients implements device.Device.
+func (m *machine) BoundGradients(factor, limit float32) error {
+	for i := range m.params {
+		p := &m.params[i]
+		if !p.owned || len(p.accumulators) == 0 {
+			continue
+		}
+		g := p.accumulators[0]
+		for e, v := range g {
+			v *= factor
+			if limit > 0 {
+				v = max(min(v, limit), -limit)
+			}
+			g[e] = v
+		}
+	}
+	return nil
+}
+
 // fold adds the accumulators of a parameter to the first, in program order. Those of a parameter of another stage are on
 // their way there.
 func (m *machine) fold(p *parameter) {

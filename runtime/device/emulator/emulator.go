@@ -6,6 +6,7 @@ package emulator
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -238,6 +239,11 @@ func fill(b []byte) {
 
 // FoldGradients implements device.Device. The fold is part of the update's kernel.
 func (m *machine) FoldGradients() error { return nil }
+
+// BoundGradients implements device.Device.
+func (m *machine) BoundGradients(float32, float32) error {
+	return errors.New("the emulator has no kernel that clips or scales gradients")
+}
 
 // Squares implements device.Device: it folds for itself.
 func (m *machine) Squares(squares []float64) error {

@@ -1,0 +1,75 @@
+package frontend
+
+import (
+	"math"
+
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/frontend/syntax"
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// gradientSettings reads what happens to the gradients between the backward passes and the optimizer.
+func (b *block) gradientSettings() {
+	spec := b.spec
+	if s := b.entries["clip_norm"]; s != nil {
+		spec.Clip.Norm, _ = b.above("clip_norm", s.Values[0])
+	}
+	if s := b.entries["clip_value"]; s != nil {
+		spec.Clip.Value, _ = b.above("clip_value", s.Values[0])
+		if other := b.entries["clip_norm"]; other != nil {
+			b.fail(diag.Errorf(diag.BadEntry, s.At, "gradients are clipped by norm or by value, not both").WithNote(other.At, "the other one is here").
+				WithRepair("leave one out"))
+		}
+	}
+	if s := b.entries["loss_scale"]; s != nil {
+		spec.LossScale = b.lossScale(s.Values[0])
+	}
+}
+
+// above reads a number above 0 that float32 can hold.
+func (b *block) above(name string, x syntax.Expr) (float64, bool) {
+	v := b.eval(x)
+	n, ok := v.(number)
+	switch f := n.float(); {
+	case isPoison(v):
+	case !ok:
+		b.errorf(diag.BadEntry, x.Range(), "`%s` is a number, not %s", name, v.kind())
+	case !(f > 0 && f <= math.MaxFloat32 && float32(f) > 0):
+		b.errorf(diag.BadEntry, x.Range(), "`%s` is a number above 0 that f32 can hold, not %s", name, n)
+	default:
+		return f, true
+	}
+	return 0, false
+}
+
+// lossScale reads a number, or a map for a scale that adapts.
+func (b *block) lossScale(x syntax.Expr) *plan.LossScale {
+	m, ok := x.(*syntax.Map)
+	if !ok {
+		f, _ := b.above("loss_scale", x)
+		return &plan.LossScale{Initial: f}
+	}
+	l := &plan.LossScale{Initial: 65536, Factor: 2, Window: 1000}
+	for i, k := range m.Keys {
+		name, _ := k.(*syntax.Name)
+		switch {
+		case name != nil && name.Text == "initial":
+			l.Initial, _ = b.above("initial", m.Values[i])
+		case name != nil && name.Text == "factor":
+			if f, ok := b.above("factor", m.Values[i]); ok && f <= 1 {
+				b.errorf(diag.BadEntry, m.Values[i].Range(), "`factor` is above 1: a step that is skipped divides the scale by it")
+			} else {
+				l.Factor = f
+			}
+		case name != nil && name.Text == "window":
+			if n, ok := b.whole(m.Values[i], "`window`"); ok && n < 1 {
+				b.errorf(diag.BadEntry, m.Values[i].Range(), "`window` is at least 1, not %d", n)
+			} else {
+				l.Window = n
+			}
+		default:
+			b.fail(diag.Errorf(diag.BadEntry, k.Range(), "a loss scale has no such setting").WithRepair("what it has is initial, factor, window"))
+		}
+	}
+	return l
+}

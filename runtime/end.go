@@ -1,0 +1,161 @@
+package runtime
+
+import (
+	"math"
+
+	"github.com/ppc-lang/ppc/plan"
+)
+
+// end is what a rank knows of the end of a training step: gradients are complete, are summed over the ranks of the stage, looked at
+// together with those of all stages, and used or not.
+type end struct {
+	gradients [][]float32 // of the parameters that the stage owns, folded: what Reduce sums
+	folded    bool        // in this step
+	squares   []float64   // sums of squares of the gradients of this step, by Stage.Params; nil if nobody asks
+	scalars   [][]float32 // of this step: see plan.Optimizer.At
+
+	applied  int     // updates so far
+	overflow bool    // a gradient of this step is not finite, on some rank: all skip the update
+	scale    float64 // of the loss
+	good     int     // steps without overflow since the scale changed
+	factor   float64 // what the gradients of this step are multiplied by
+	seed     float32 // gradient of the loss without scale
+}
+
+func (r *rank) prepareEnd() {
+	for _, sp := range r.plan.Stages[r.stage].Params {
+		if sp.Owner == r.stage && len(sp.Accumulators) > 0 {
+			r.gradients = append(r.gradients, floats(r.dev.Buffer(sp.Accumulators[0], 0)))
+		}
+	}
+	r.scale = 1
+	if l := r.plan.LossScale; l != nil {
+		r.scale = l.Initial
+	}
+	if r.plan.NeedsNorm() {
+		r.wantSquares()
+	}
+}
+
+// wantSquares asks for the sums of squares of gradients.
+func (r *rank) wantSquares() {
+	r.squares = make([]float64, len(r.plan.Stages[r.stage].Params))
+}
+
+// begin prepares a training step, counted from 0. The scalars of the optimizer follow the number of updates, which skipped
+// steps do not count in.
+func (r *rank) begin(step int) {
+	r.dev.Step(uint32(step))
+	if o := r.plan.Optimizer; o != nil {
+		r.scalars = o.At(r.applied, r.scalars)
+	}
+	if ref := r.plan.Stages[r.stage].Seed; ref.Item >= 0 {
+		floats(r.dev.Buffer(ref, 0))[0] = r.seed * float32(r.scale)
+	}
+	r.folded, r.overflow, r.factor = false, false, 1/r.scale
+}
+
+// fold completes the gradients of the step on this rank, once.
+func (r *rank) fold(p *rankProgram, a *rankAction) error {
+	for i := range a.wants {
+		if err := r.wait(p, &a.wants[i]); err != nil {
+			return err
+		}
+	}
+	if r.folded {
+		return nil
+	}
+	r.folded = true
+	if err := r.flush(p); err != nil {
+		return err
+	}
+	return r.dev.FoldGradients()
+}
+
+// reduce sums the gradients over the ranks of the stage.
+func (r *rank) reduce(p *rankProgram, a *rankAction) error {
+	if err := r.fold(p, a); err != nil {
+		return err
+	}
+	if !r.group.reduce(r.replica, r.gradients, func(member int) { r.waitsForRank(r.stage, member) }) {
+		return errStopped
+	}
+	return nil
+}
+
+// norm learns the squares of all stages: whether the step is skipped, and how much gradients are clipped. All ranks come to
+// the same result, since they fold the same numbers in the same order.
+func (r *rank) norm(p *rankProgram, a *rankAction) error {
+	if err := r.fold(p, a); err != nil {
+		return err
+	}
+	if err := r.dev.Squares(r.squares); err != nil {
+		return err
+	}
+	parts, ok := r.column.gather(r.stage, r.squares, func(stage int) { r.waitsForRank(stage, r.replica) })
+	if !ok {
+		return errStopped
+	}
+	_, total := squaresOf(r.plan, parts)
+	norm := math.Sqrt(total) / r.scale
+	r.overflow = r.plan.LossScale != nil && (math.IsInf(norm, 0) || math.IsNaN(norm))
+	if limit := r.plan.Clip.Norm; limit > 0 && norm > limit {
+		r.factor *= limit / norm
+	}
+	return nil
+}
+
+// update runs the optimizer, unless the step is skipped. Without anything that looks at gradients the device may update each
+// parameter right behind its last weight pass.
+func (r *rank) update(p *rankProgram, a *rankAction) error {
+	defer func() {
+		if l := r.plan.LossScale; l != nil {
+			r.scale, r.good = l.Next(r.scale, r.good, r.overflow)
+		}
+	}()
+	if r.overflow {
+		return nil
+	}
+	r.applied++
+	limit := r.plan.Clip.Value
+	if p.Degree == 1 && r.squares == nil && r.factor == 1 && limit == 0 {
+		for i := range a.wants {
+			if err := r.wait(p, &a.wants[i]); err != nil {
+				return err
+			}
+		}
+		err := r.dev.Update(p.index, r.pending, r.scalars, false)
+		r.pending = r.pending[:0]
+		return err
+	}
+	if err := r.fold(p, a); err != nil {
+		return err
+	}
+	if r.squares != nil && !r.plan.NeedsNorm() {
+		if err := r.dev.Squares(r.squares); err != nil {
+			return err
+		}
+	}
+	if r.factor != 1 || limit > 0 {
+		if err := r.dev.BoundGradients(float32(r.factor), float32(limit)); err != nil {
+			return err
+		}
+	}
+	return r.dev.Update(p.index, nil, r.scalars, true)
+}
+
+// squaresOf puts the sums of squares of all stages in the order of Module.Params, and adds them up in that order.
+func squaresOf(p *plan.Plan, parts [][]float64) (each []float64, total float64) {
+	each = make([]float64, len(p.Module.Params))
+	for s, st := range p.Stages {
+		for i, sp := range st.Params {
+			if len(sp.Accumulators) > 0 && sp.Owner == s {
+				each[sp.Param.Index()] = parts[s][i]
+			}
+		}
+	}
+	for _, x := range each {
+		total += x
+	}
+	return each, total
+}
