@@ -11,6 +11,7 @@ import (
 
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 )
 
@@ -153,4 +154,86 @@ func TestLossScale(t *testing.T) {
 			t.Errorf("%s: a scale that grows changes the result", where)
 		}
 	})
+}
+
+// Optimizer states that ranks share out give the same bits as states that every rank has, in a part of the memory.
+func TestSharedOutStates(t *testing.T) {
+	const wide = `
+cell Net {
+    a = Dense(16, 48) @stage(0)
+    b = Dense(48, 40) @stage(1)
+    param w: f32[40, 16] = normal(0.1) @stage(1)
+    construct(x) { return matmul(gelu(b(relu(a(x)))), w) }
+}
+train wide {
+    network = Net()
+    loss = MSELoss()
+    optimizer = AdamW(lr = 0.01, groups = { "*.bias": { weight_decay: 0 } })
+    input x: f32[16, 16]
+    input label: f32[16, 16]
+    micro_batch_num = 2
+    clip_norm = 0.5
+    dataset = npz("data.npz", columns = ["x", "label"]) | batch(16)
+    ENTRY
+}
+`
+	x := make([]float32, 4*16*16)
+	for i := range x {
+		x[i] = float32(math.Sin(float64(i * i)))
+	}
+	file := t.TempDir() + "/data.npz"
+	if err := data.WriteNPZ(file, []data.Array{data.NewFloat32("x", []int{64, 16}, x), data.NewFloat32("label", []int{64, 16}, x)}); err != nil {
+		t.Fatal(err)
+	}
+	run := func(entry string, degree int) (outcome, []int) {
+		c, err := Compile(context.Background(), Options{File: "wide.pp", Source: []byte(strings.Replace(wide, "ENTRY", entry, 1)), Devices: 2 * degree, Verify: true})
+		if err != nil {
+			t.Fatal(Diagnostics(err))
+		}
+		files, err := plan.Files(c.Plan, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ReadBundleFS(withFile(files, 0, files[0].Content), "wide")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var states []int
+		for _, m := range again.Memory[0].Stages {
+			states = append(states, m.ByClass[slices.Index(plan.Classes, plan.OptState)])
+		}
+		return train(t, again, runtime.Options{DataPath: file, Epochs: 2}), states
+	}
+	for _, degree := range []int{2, 4, 8} {
+		want, whole := run("", degree)
+		for _, size := range []int{1, 2, degree} {
+			got, states := run(fmt.Sprintf("optimizer_shard = { level: 1, threshold: 1, size: %d }", size), degree)
+			if !want.equal(got) {
+				t.Errorf("%d ranks, groups of %d: other bits than with whole states", degree, size)
+			}
+			for s := range states {
+				// Biases stay whole, and parts are rounded up.
+				if states[s] > whole[s]/size+whole[s]/8 || size == 1 && states[s] != whole[s] {
+					t.Errorf("%d ranks, groups of %d: stage %d has %d bytes of states, %d when they are whole", degree, size, s, states[s], whole[s])
+				}
+			}
+		}
+		if got, states := run("optimizer_shard = { level: 1, threshold: 1000 }", degree); !want.equal(got) || !slices.Equal(states, whole) {
+			t.Errorf("%d ranks: small parameters are shared out", degree)
+		}
+		if got, _ := run("dataset_strategy = full_batch", degree); !want.equal(got) {
+			t.Errorf("%d ranks: reading all rows changes the result", degree)
+		}
+	}
+}
+
+// Without the mean over ranks gradients are as many times larger as a stage has ranks.
+func TestGradientsSum(t *testing.T) {
+	for _, degree := range []int{1, 2, 4} {
+		mean, _ := steepRun(t, "", Options{Devices: 2 * degree}, 0)
+		sum, _ := steepRun(t, "gradients_mean = false", Options{Devices: 2 * degree}, 0)
+		if got := sum[0].Norm / mean[0].Norm; got != float64(degree) {
+			t.Errorf("%d ranks: the first gradient is %v times as large", degree, got)
+		}
+	}
 }

@@ -41,10 +41,12 @@ var entryNames = map[string]bool{
 	"seed": true, "metrics": true, "layout": true, "output_broadcast": true,
 	"segment_config": false, "every": false, "clip_norm": true, "clip_value": true,
 	"accumulate": false, "precision": false, "loss_scale": true,
+	"optimizer_shard": true, "gradients_mean": true, "dataset_strategy": true,
 }
 
 // Entries that only some kinds of block have.
-var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true, "clip_norm": true, "clip_value": true, "loss_scale": true}
+var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true, "clip_norm": true, "clip_value": true, "loss_scale": true,
+	"optimizer_shard": true, "gradients_mean": true}
 
 func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	name := decl.Name.Text

@@ -24,6 +24,16 @@ func (b *block) gradientSettings() {
 	if s := b.entries["loss_scale"]; s != nil {
 		spec.LossScale = b.lossScale(s.Values[0])
 	}
+	if s := b.entries["optimizer_shard"]; s != nil {
+		spec.Shard, spec.ShardPos = b.shard(s.Values[0]), s.Values[0].Range().Pos
+	}
+	if s := b.entries["gradients_mean"]; s != nil {
+		mean, ok := b.condition(s.Values[0])
+		spec.GradientsSum = ok && !mean
+	}
+	if w, _, ok := b.word("dataset_strategy", "data_parallel", "full_batch"); ok {
+		spec.FullBatch = w == "full_batch"
+	}
 }
 
 // above reads a number above 0 that float32 can hold.
@@ -40,6 +50,50 @@ func (b *block) above(name string, x syntax.Expr) (float64, bool) {
 		return f, true
 	}
 	return 0, false
+}
+
+// shard reads how optimizer states are shared out: a level, or a map. The threshold is in KB, as in MindSpore.
+func (b *block) shard(x syntax.Expr) plan.Shard {
+	s := plan.Shard{Level: 1, Threshold: 64}
+	level := func(x syntax.Expr) {
+		switch n, ok := b.whole(x, "the level"); {
+		case ok && (n < 0 || n > 3):
+			b.errorf(diag.BadEntry, x.Range(), "the level of `optimizer_shard` is 0 to 3, not %d", n)
+		case ok && n > 1:
+			b.fail(diag.Errorf(diag.NotSupported, x.Range(), "gradients and parameters are not shared out yet").WithRepair("level 1 shares out the states of the optimizer"))
+		case ok:
+			s.Level = n
+		}
+	}
+	m, ok := x.(*syntax.Map)
+	if !ok {
+		level(x)
+	} else {
+		for i, k := range m.Keys {
+			name, _ := k.(*syntax.Name)
+			switch {
+			case name != nil && name.Text == "level":
+				level(m.Values[i])
+			case name != nil && (name.Text == "threshold" || name.Text == "size"):
+				n, ok := b.whole(m.Values[i], "`"+name.Text+"`")
+				least := 0
+				if name.Text == "size" {
+					least = 1
+				}
+				if ok && (n < least || n > 1<<40) {
+					b.errorf(diag.BadEntry, m.Values[i].Range(), "`%s` is at least %d, not %d", name.Text, least, n)
+				} else if name.Text == "size" {
+					s.Size = n
+				} else {
+					s.Threshold = n
+				}
+			default:
+				b.fail(diag.Errorf(diag.BadEntry, k.Range(), "`optimizer_shard` has no such setting").WithRepair("what it has is level, threshold, size"))
+			}
+		}
+	}
+	s.Threshold <<= 10
+	return s
 }
 
 // lossScale reads a number, or a map for a scale that adapts.

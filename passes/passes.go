@@ -47,6 +47,7 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
+	shard    int           // ranks that share out optimizer states
 	degrees  []int         // of the programs: ranks of a stage that run them
 	folds    [][]plan.Fold // of the results of entries
 	steps    []*autodiff.Step
@@ -195,6 +196,16 @@ func runDataParallel(s *state) error {
 		}
 		degree = s.opt.Devices / s.opt.Stages
 	}
+	s.shard = 1
+	if sh := s.spec.Shard; sh.Level > 0 {
+		if s.shard = degree; sh.Size > 0 {
+			s.shard = min(sh.Size, degree)
+		}
+		if degree%s.shard != 0 {
+			return diag.List{diag.Errorf(diag.BadDevices, diag.At(s.spec.ShardPos), "groups of %d ranks do not fit the %d ranks of a stage", s.shard, degree).
+				WithRepair("use a divisor of %d as `size`", degree)}
+		}
+	}
 	for i, q := range s.specs {
 		rows, whole := 0, make([]bool, len(q.Inputs))
 		for k, in := range q.Inputs {
@@ -270,7 +281,7 @@ func runPartition(s *state) error {
 }
 
 func runSharedParam(s *state) error {
-	sharedparam.Run(s.plan, s.programs[0])
+	sharedparam.Run(s.plan, s.programs[0], s.spec.Shard.Threshold)
 	return nil
 }
 
@@ -312,6 +323,7 @@ func runAreas(s *state) error {
 		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degrees[0], MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
 		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
 		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer, Clip: s.spec.Clip, LossScale: s.spec.LossScale,
+		ShardSize: s.shard, GradientsSum: s.spec.GradientsSum, FullBatch: s.spec.FullBatch,
 	}
 	for _, q := range s.programs {
 		p.Programs = append(p.Programs, q.Program)
@@ -330,7 +342,7 @@ func runSchedule(s *state) error {
 
 func runGradReduce(s *state) error {
 	for _, q := range s.plan.Programs {
-		gradreduce.Run(q, s.plan.NeedsNorm())
+		gradreduce.Run(q, s.plan.NeedsNorm(), s.shard > 1)
 	}
 	return nil
 }

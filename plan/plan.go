@@ -22,6 +22,9 @@ type Plan struct {
 	Optimizer    *Optimizer // nil when nothing is trained
 	Clip         Clip
 	LossScale    *LossScale // nil for none
+	ShardSize    int        // consecutive ranks of a stage that share out optimizer states; 1 for none
+	GradientsSum bool       // see Spec
+	FullBatch    bool
 	Programs     []*Program // [0] is the block itself, then its evaluations
 	Stages       []*Stage
 	Memory       []*Memory // [0] is the cpu device, then the target
@@ -199,17 +202,21 @@ const (
 	SendResult // outputs, to a stage that does not compute them
 	RecvResult
 	Reduce // gradients folded over reads are summed over the ranks of the stage, in rank order
+	Gather // parameters whose update ranks have shared out
 	Norm   // the ranks of all stages with the same part of the rows tell each other the sums of squares of their gradients
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE", "NORM"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE", "GATHER", "NORM"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
 // IsCompute reports whether the action runs in the compute queue.
 func (k ActionKind) IsCompute() bool {
-	return k <= WeightGrad || k == Update || k == Reduce || k == Norm
+	return k <= WeightGrad || k.IsEnd()
 }
+
+// IsEnd reports whether the action belongs to the end of a step and to no chunk; messages of shared parameters do too.
+func (k ActionKind) IsEnd() bool { return k == Update || k == Reduce || k == Norm || k == Gather }
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
@@ -227,7 +234,7 @@ func (k ActionKind) IsShared() bool { return k >= SendGrad && k <= RecvParam }
 // Action is an element of a rank's program.
 type Action struct {
 	Kind    ActionKind
-	Chunk   int // -1 for Reduce, Norm, Update and shared messages
+	Chunk   int // -1 for Reduce, Norm, Update, Gather and shared messages
 	Micro   int
 	Message int // index in Program.Messages, or in Program.Shared; -1 for compute
 	Peer    int // stage at the other end; -1 for compute
@@ -321,7 +328,20 @@ type StageParam struct {
 	Value        Ref
 	Accumulators []Ref
 	States       []Ref
+	// Shared: the ranks of a group of Plan.ShardSize have a part of the states each, and update that part of the parameter.
+	Shared bool
 }
+
+// Part is the elements of a shared parameter that a rank updates, of n in the device's form. States have as many elements as
+// the largest part.
+func (p *Plan) Part(n, replica int) (lo, hi int) {
+	size := PartSize(n, p.ShardSize)
+	lo = min(replica%p.ShardSize*size, n)
+	return lo, min(lo+size, n)
+}
+
+// PartSize is the number of elements of the largest of parts of n elements; parts begin at a multiple of 64 bytes of f32.
+func PartSize(n, parts int) int { return ((n+parts-1)/parts + 15) / 16 * 16 }
 
 // Memory is the layout of every stage's areas on one kind of device. All numbers are bytes.
 type Memory struct {

@@ -174,6 +174,9 @@ func (r *reader) header() error {
 	if d.Degree < 1 || d.Degree > maxRanks/d.Stages {
 		return fmt.Errorf("%s: %d ranks per stage", planFile, d.Degree)
 	}
+	if d.ShardSize < 1 || d.Degree%d.ShardSize != 0 {
+		return fmt.Errorf("%s: %d ranks cannot share out the states of %d", planFile, d.ShardSize, d.Degree)
+	}
 	finite := func(v, least float64) bool { return v >= least && v <= math.MaxFloat32 }
 	if l := d.LossScale; l != nil && !(finite(l.Initial, math.SmallestNonzeroFloat32) && l.Window >= 0 && (l.Window == 0 || finite(l.Factor, 1))) {
 		return fmt.Errorf("%s: the loss scale is malformed", planFile)
@@ -186,7 +189,7 @@ func (r *reader) header() error {
 	}
 	r.p = &Plan{
 		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
-		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Clip: d.Clip, LossScale: d.LossScale, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
+		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Clip: d.Clip, LossScale: d.LossScale, ShardSize: d.ShardSize, GradientsSum: d.GradientsSum, FullBatch: d.FullBatch, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
 	}
 	if d.Optimizer == nil {
 		return nil
@@ -423,8 +426,16 @@ func (r *reader) parameters() error {
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", parametersFile, row[2], err)
 		}
-		for _, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
-			if it := r.item(s, ref); it == nil || !it.Type.Equal(sp.Param.Type) {
+		sp.Shared = row[9] == "true"
+		if !sp.Shared && row[9] != "false" || sp.Shared && r.p.ShardSize == 1 {
+			return fmt.Errorf("%s: %s cannot be shared out", parametersFile, row[2])
+		}
+		for i, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
+			it, want := r.item(s, ref), sp.Param.Type
+			if sp.Shared && it != nil && i > len(sp.Accumulators) {
+				want = ir.Tensor(want.DType, PartSize(CPU.ItemBytes(*r.item(s, sp.Value))/want.DType.Size(), r.p.ShardSize))
+			}
+			if it == nil || !it.Type.Equal(want) {
 				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
 			}
 		}

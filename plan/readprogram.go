@@ -248,7 +248,7 @@ func (r *reader) actions() error {
 				messages = len(q.Shared)
 			}
 			ok := a.Micro >= 0 && a.Micro < q.MicroBatches && a.Chunk >= -1 && a.Chunk < len(q.Chunks) && a.Message < messages
-			ok = ok && (a.Kind == Update || a.Kind.IsShared()) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
+			ok = ok && (a.Kind.IsEnd() || a.Kind.IsShared()) == (a.Chunk < 0) && a.Kind.IsCompute() == (a.Message < 0)
 			if !ok || a.Chunk >= 0 && q.Chunks[a.Chunk].Stage != s {
 				return fmt.Errorf("%s: row %d is out of bounds", name, i+2)
 			}

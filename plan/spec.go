@@ -36,6 +36,10 @@ type Spec struct {
 	Optimizer     *Optimizer
 	Clip          Clip
 	LossScale     *LossScale
+	Shard         Shard
+	ShardPos      ir.Pos
+	GradientsSum  bool // gradients are those of the mean over the ranks of a stage times their number
+	FullBatch     bool // every rank reads all rows of a batch and keeps its own
 	Dataset       *Dataset
 	Epochs        int
 	Seed          uint32
@@ -49,6 +53,13 @@ type Spec struct {
 type Clip struct {
 	Norm  float64 `yaml:"norm,omitempty"`  // of all gradients together: they are multiplied by Norm / (their norm) if that is below 1
 	Value float64 `yaml:"value,omitempty"` // of every element
+}
+
+// Shard says how the ranks of a stage share out the states of the optimizer.
+type Shard struct {
+	Level     int `yaml:"level,omitempty"`     // 0: every rank has all; 1: states are shared out
+	Threshold int `yaml:"threshold,omitempty"` // bytes; smaller parameters stay whole
+	Size      int `yaml:"size,omitempty"`      // ranks that share a parameter, a divisor of the degree; 0: all of the stage
 }
 
 // LossScale multiplies the gradient of the loss, and divides the gradients before they are used. A step with a gradient that is

@@ -60,6 +60,9 @@ type (
 		Memory       []memoryDoc       `yaml:"memory"`
 		Clip         Clip              `yaml:"clip,omitempty"`
 		LossScale    *LossScale        `yaml:"loss_scale,omitempty"`
+		ShardSize    int               `yaml:"shard_size"`
+		GradientsSum bool              `yaml:"gradients_sum,omitempty"`
+		FullBatch    bool              `yaml:"full_batch,omitempty"`
 		Hashes       map[string]string `yaml:"hashes"` // yaml sorts the keys
 	}
 	predictionDoc struct {
@@ -254,7 +257,7 @@ func refs(list []Ref) string {
 func document(p *Plan) *planDoc {
 	d := &planDoc{
 		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, Degree: p.Degree, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
-		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale,
+		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale, ShardSize: p.ShardSize, GradientsSum: p.GradientsSum, FullBatch: p.FullBatch,
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
 	if o := p.Optimizer; o != nil {
@@ -336,7 +339,7 @@ func (t *table) bytes() []byte {
 
 var (
 	sharedHead     = []string{"program", "message", "from_stage", "to_stage", "carries", "name", "type", "from", "to"}
-	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states"}
+	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states", "shared_out"}
 	boundariesHead = []string{"program", "message", "from_chunk", "to_chunk", "direction", "window", "name", "type", "from", "to"}
 	buffersHead    = []string{"stage", "area", "item", "name", "type", "form", "offsets"}
 	framesHead     = []string{"device", "stage", "function", "bytes", "offsets", "calls"}
@@ -348,7 +351,7 @@ func parameterTable(p *Plan) []byte {
 	index := map[*ir.Param][][]any{}
 	for s, st := range p.Stages {
 		for _, sp := range st.Params {
-			index[sp.Param] = append(index[sp.Param], []any{s, sp.Owner, sp.Value.String(), refs(sp.Accumulators), refs(sp.States)})
+			index[sp.Param] = append(index[sp.Param], []any{s, sp.Owner, sp.Value.String(), refs(sp.Accumulators), refs(sp.States), fmt.Sprint(sp.Shared)})
 		}
 	}
 	for _, q := range p.Module.Params {
@@ -358,10 +361,10 @@ func parameterTable(p *Plan) []byte {
 		}
 		places := index[q]
 		if len(places) == 0 {
-			places = [][]any{{-1, -1, "", "", ""}}
+			places = [][]any{{-1, -1, "", "", "", "false"}}
 		}
 		for _, at := range places {
-			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4])
+			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4], at[5])
 		}
 	}
 	return t.bytes()

@@ -10,6 +10,7 @@ import (
 // together with those of all stages, and used or not.
 type end struct {
 	gradients [][]float32 // of the parameters that the stage owns, folded: what Reduce sums
+	values    [][]float32 // of the parameters whose update is shared out
 	folded    bool        // in this step
 	squares   []float64   // sums of squares of the gradients of this step, by Stage.Params; nil if nobody asks
 	scalars   [][]float32 // of this step: see plan.Optimizer.At
@@ -26,6 +27,11 @@ func (r *rank) prepareEnd() {
 	for _, sp := range r.plan.Stages[r.stage].Params {
 		if sp.Owner == r.stage && len(sp.Accumulators) > 0 {
 			r.gradients = append(r.gradients, floats(r.dev.Buffer(sp.Accumulators[0], 0)))
+		}
+	}
+	for i, sp := range r.plan.Stages[r.stage].Params {
+		if sp.Shared {
+			r.values = append(r.values, r.dev.Value(i))
 		}
 	}
 	r.scale = 1
@@ -101,6 +107,17 @@ func (r *rank) norm(p *rankProgram, a *rankAction) error {
 	r.overflow = r.plan.LossScale != nil && (math.IsInf(norm, 0) || math.IsNaN(norm))
 	if limit := r.plan.Clip.Norm; limit > 0 && norm > limit {
 		r.factor *= limit / norm
+	}
+	return nil
+}
+
+// gather takes the parts of parameters that other ranks have updated.
+func (r *rank) gather() error {
+	if r.overflow {
+		return nil // on all ranks
+	}
+	if !r.shard.collect(r.replica%r.plan.ShardSize, r.values, r.plan, func(member int) { r.waitsForRank(r.stage, r.replica/r.plan.ShardSize*r.plan.ShardSize+member) }) {
+		return errStopped
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 // evaluateBatch runs one batch and adds what its results are on this rank, weighted by rows where they are means over them.
 func (r *runner) evaluateBatch(k *rank, program, row int, values []tally, rows int) error {
 	p := k.programs[program]
-	if err := p.load(r.datasets[program], row, k.replica); err != nil {
+	if err := p.load(r.datasets[program], row, k.replica, r.plan.FullBatch); err != nil {
 		return err
 	}
 	if err := k.run(program); err != nil {

@@ -3,6 +3,8 @@ package runtime
 import (
 	"slices"
 	"sync"
+
+	"github.com/ppc-lang/ppc/plan"
 )
 
 // group joins ranks for collectives: those of one stage, or those of all stages with the same part of the rows. All members call the same collectives in the same order; a sum adds
@@ -84,6 +86,22 @@ func (g *group) reduce(member int, buffers [][]float32, waits func(int)) bool {
 		}
 	}
 	// Nobody writes its buffers again before all have read them.
+	return g.meet(member, waits)
+}
+
+// collect gives every member the parts of the buffers that the others have written: see plan.Plan.Part.
+func (g *group) collect(member int, buffers [][]float32, p *plan.Plan, waits func(int)) bool {
+	g.floats[member] = buffers
+	if !g.meet(member, waits) {
+		return false
+	}
+	for i, own := range buffers {
+		for m := range g.floats {
+			if lo, hi := p.Part(len(own), m); m != member {
+				copy(own[lo:hi], g.floats[m][i][lo:hi])
+			}
+		}
+	}
 	return g.meet(member, waits)
 }
 

@@ -166,7 +166,7 @@ func (r *runner) infer(ctx context.Context) error {
 			}
 			if r.inputs != nil {
 				p.put(r.inputs, row)
-			} else if err := p.load(r.datasets[0], row, k.replica); err != nil {
+			} else if err := p.load(r.datasets[0], row, k.replica, r.plan.FullBatch); err != nil {
 				return err
 			}
 			if err := k.run(0); err != nil {

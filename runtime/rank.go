@@ -23,6 +23,7 @@ type rank struct {
 	stage    int
 	replica  int
 	group    *group // of the stage
+	shard    *group // those of the stage that share out optimizer states with this one
 	column   *group // the ranks of all stages with the same part of the rows
 	plan     *plan.Plan
 	dev      device.Device
@@ -170,9 +171,12 @@ func (a *rankAction) tensors(r *rank, list []plan.Tensor, slot func(plan.Ref) in
 }
 
 // load reads the rows of a batch that a rank has into its input buffers.
-func (p *rankProgram) load(d *data.Dataset, row, replica int) error {
+func (p *rankProgram) load(d *data.Dataset, row, replica int, full bool) error {
 	n := p.Batch / p.MicroBatches
 	rows := n / p.Degree
+	if full {
+		return p.loadAll(d, row, replica)
+	}
 	for _, in := range p.inputs {
 		for m, b := range in.micros {
 			var err error
@@ -185,6 +189,30 @@ func (p *rankProgram) load(d *data.Dataset, row, replica int) error {
 			if err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// loadAll reads all rows of a batch and keeps those of this rank.
+func (p *rankProgram) loadAll(d *data.Dataset, row, replica int) error {
+	n := p.Batch / p.MicroBatches
+	for _, in := range p.inputs {
+		elems := in.typ.Elems()
+		for m, b := range in.micros {
+			if in.typ.DType == ir.F32 {
+				all := make([]float32, elems*p.Degree)
+				if err := d.FillFloat32(row+m*n, n, in.column, all); err != nil {
+					return err
+				}
+				copy(floats(b), all[replica*elems:][:elems])
+				continue
+			}
+			all := make([]int32, elems*p.Degree)
+			if err := d.FillInt32(row+m*n, n, in.column, all); err != nil {
+				return err
+			}
+			copy(ints(b), all[replica*elems:][:elems])
 		}
 	}
 	return nil
@@ -268,6 +296,8 @@ func (r *rank) action(p *rankProgram, a *rankAction) error {
 		return r.reduce(p, a)
 	case plan.Norm:
 		return r.norm(p, a)
+	case plan.Gather:
+		return r.gather()
 	case plan.Update:
 		return r.update(p, a)
 	default:

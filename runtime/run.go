@@ -292,13 +292,16 @@ func (r *runner) openRanks(ctx context.Context) error {
 	for d := range columns {
 		columns[d] = newGroup(r.plan.NumStages, r.stop)
 	}
-	var stage *group
+	var stage, shard *group
 	for number := range n {
 		s, replica := number/degree, number%degree
 		if replica == 0 {
 			stage = newGroup(degree, r.stop)
 		}
-		k := &rank{number: number, stage: s, replica: replica, group: stage, column: columns[replica], session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+		if replica%r.plan.ShardSize == 0 {
+			shard = newGroup(r.plan.ShardSize, r.stop)
+		}
+		k := &rank{number: number, stage: s, replica: replica, group: stage, shard: shard, column: columns[replica], session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
 		opt.Seed, opt.Replica = r.opt.Seed, replica
@@ -320,6 +323,9 @@ func (r *runner) openRanks(ctx context.Context) error {
 			// The loss of a micro-batch is the mean of those of the ranks, unless it is their sum.
 			if r.plan.Programs[0].Outputs[0].Fold != plan.Summed {
 				seed /= float32(degree)
+			}
+			if r.plan.GradientsSum {
+				seed *= float32(degree)
 			}
 			k.seed = seed
 		}
@@ -401,7 +407,7 @@ func (r *runner) train(k *rank) error {
 		if r.dead.Load() {
 			return errStopped
 		}
-		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch, k.replica); err != nil {
+		if err := p.load(r.datasets[0], n%r.perEpoch*q.Batch, k.replica, r.plan.FullBatch); err != nil {
 			return err
 		}
 		scale := k.scale

@@ -25,6 +25,7 @@ func (d *idle) Run(int, int, ir.Pass, int, int) error {
 }
 func (d *idle) FoldGradients() error                                  { return nil }
 func (d *idle) BoundGradients(float32, float32) error                 { return nil }
+func (d *idle) Value(int) []float32                                   { return nil }
 func (d *idle) Squares([]float64) error                               { return nil }
 func (d *idle) Update(int, []device.Pending, [][]float32, bool) error { return nil }
 func (d *idle) SetParam(int, []float32) error                         { return nil }
@@ -49,7 +50,7 @@ func twoStages(sends bool) *runner {
 	if sends {
 		q.Actions[0] = append(q.Actions[0], plan.Action{Kind: plan.SendForward, Peer: 1})
 	}
-	p := &plan.Plan{NumStages: 2, Degree: 1, Programs: []*plan.Program{q}}
+	p := &plan.Plan{NumStages: 2, Degree: 1, ShardSize: 1, Programs: []*plan.Program{q}}
 	for range 2 {
 		p.Stages = append(p.Stages, &plan.Stage{Areas: areas, Seed: plan.Ref{Area: -1, Item: -1}, Inputs: [][]plan.Ref{nil}})
 	}

@@ -67,7 +67,8 @@ func passes(p *plan.Plan, q *plan.Program) error {
 
 // updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
 // has one. Right before it, and nowhere else, gradients are reduced if the stage has several ranks, then normed if the update
-// depends on all of them: all members of a collective come to the same ones in the same order.
+// depends on all of them; right behind it what the update has shared out is gathered: all members of a collective come to the
+// same ones in the same order.
 func updates(p *plan.Plan, q *plan.Program) error {
 	end := []plan.ActionKind{plan.Update}
 	if p.NeedsNorm() {
@@ -82,6 +83,10 @@ func updates(p *plan.Plan, q *plan.Program) error {
 			if a.Kind == plan.Reduce || a.Kind == plan.Norm {
 				collectives++
 			}
+			if a.Kind == plan.Gather && (p.ShardSize == 1 || at == 0 || list[at-1].Kind != plan.Update) ||
+				a.Kind == plan.Update && p.ShardSize > 1 && (at+1 == len(list) || list[at+1].Kind != plan.Gather) {
+				return fmt.Errorf("stage %d: parameters that are shared out are gathered right behind the update, and only there", s)
+			}
 			if a.Kind == plan.Update {
 				n++
 				for i, k := range end {
@@ -89,7 +94,7 @@ func updates(p *plan.Plan, q *plan.Program) error {
 						return fmt.Errorf("stage %d: %s does not stand where it belongs before the update", s, k)
 					}
 				}
-			} else if n > 0 && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
+			} else if n > 0 && a.Kind != plan.Gather && a.Kind != plan.SendParam && a.Kind != plan.RecvParam {
 				return fmt.Errorf("stage %d: %s behind the update", s, a.Kind)
 			}
 		}

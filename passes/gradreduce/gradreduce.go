@@ -5,8 +5,9 @@ package gradreduce
 
 import "github.com/ppc-lang/ppc/plan"
 
-// Run appends the end of the step to every stage of a training program. norm says that the update depends on all gradients.
-func Run(p *plan.Program, norm bool) {
+// Run appends the end of the step to every stage of a training program. norm says that the update depends on all
+// gradients, gather that ranks share out the update of parameters.
+func Run(p *plan.Program, norm, gather bool) {
 	if !p.Train {
 		return
 	}
@@ -31,6 +32,9 @@ func Run(p *plan.Program, norm bool) {
 			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Norm, Chunk: -1, Message: -1, Peer: -1})
 		}
 		p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
+		if gather {
+			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Gather, Chunk: -1, Message: -1, Peer: -1})
+		}
 		shared(true, true, plan.SendParam)
 		shared(false, true, plan.RecvParam)
 	}

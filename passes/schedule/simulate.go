@@ -11,6 +11,7 @@ type Times struct {
 	Pass   [][3]float64 // by chunk and pass
 	Update []float64    // by stage
 	Reduce []float64    // by stage
+	Gather []float64    // by stage
 }
 
 // Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order queue per message,
@@ -164,7 +165,7 @@ func (s *simulation) advance(r *rank) bool {
 				i--
 			}
 		}
-	case a.Kind == plan.Reduce, a.Kind == plan.Norm, a.Kind == plan.Update:
+	case a.Kind == plan.Reduce, a.Kind == plan.Norm, a.Kind == plan.Update, a.Kind == plan.Gather:
 		for len(r.pending) > 0 {
 			s.weight(r)
 		}
@@ -179,6 +180,8 @@ func (s *simulation) advance(r *rank) bool {
 		switch a.Kind {
 		case plan.Reduce:
 			r.run(s.t.Reduce[r.stage])
+		case plan.Gather:
+			r.run(s.t.Gather[r.stage])
 		case plan.Norm:
 			s.normed[r.stage] = r.now
 			if len(s.normed) < len(s.ranks) {

@@ -8,7 +8,7 @@ import (
 // Measure sums the cost table over the passes of every chunk, and fills the flops of a step in.
 func Measure(p *plan.Plan, q *plan.Program, costs *plan.Costs) *Times {
 	m := &meter{costs: costs, done: map[*ir.Func]amount{}}
-	t := &Times{Update: make([]float64, p.NumStages), Reduce: make([]float64, p.NumStages)}
+	t := &Times{Update: make([]float64, p.NumStages), Reduce: make([]float64, p.NumStages), Gather: make([]float64, p.NumStages)}
 	for _, c := range q.Chunks {
 		var pass [3]float64
 		c.Flops = 0
@@ -26,6 +26,9 @@ func Measure(p *plan.Plan, q *plan.Program, costs *plan.Costs) *Times {
 			if len(sp.Accumulators) > 0 {
 				bytes := sp.Param.Type.Bytes() * (2 + len(sp.Accumulators) + 2*len(sp.States))
 				t.Update[s] += float64(bytes)/costs.Bandwidth + costs.Launch
+			}
+			if n := float64(p.ShardSize); sp.Shared {
+				t.Gather[s] += (n-1)/n*float64(sp.Param.Type.Bytes())/costs.Link + costs.Latency
 			}
 			// A reduce-scatter and an all-gather move (d-1)/d of the bytes each.
 			if d := float64(q.Degree); d > 1 && len(sp.Accumulators) > 0 && sp.Owner == s {

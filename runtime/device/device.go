@@ -34,6 +34,8 @@ type Device interface {
 	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form.
 	SetParam(i int, v []float32) error
 	Param(i int, v []float32) error
+	// Value is the memory of a parameter (index into Stage.Params) as f32 elements in the device's form, all of it.
+	Value(i int) []float32
 	// Bytes is what the device has allocated, counted by itself, by class as in plan.Classes.
 	Bytes() []int
 	Close() error

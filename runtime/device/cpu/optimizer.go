@@ -65,7 +65,8 @@ func (m *machine) loadOptimizer(fusing bool) error {
 
 // blockSizes lists the sizes of the blocks that a parameter is updated in.
 func (p *parameter) blockSizes() []int {
-	sizes := []int{min(len(p.value), plan.BlockElements), len(p.value) % plan.BlockElements}
+	n := p.hi - p.lo
+	sizes := []int{min(n, plan.BlockElements), n % plan.BlockElements}
 	if p.form != plan.Rows {
 		panel := p.k * (plan.BlockElements / blockRows)
 		sizes = append(sizes, min(panel, plan.BlockElements), panel%plan.BlockElements)
@@ -279,7 +280,7 @@ func (u *optimizer) block(m *machine, p *parameter, lo, hi int) error {
 	m.base[u.first] = bytesOf(p.value[lo:hi])
 	m.base[u.first+1] = bytesOf(p.accumulators[0][lo:hi])
 	for k, s := range p.states {
-		m.base[u.first+2+k] = bytesOf(s[lo:hi])
+		m.base[u.first+2+k] = bytesOf(s[lo-p.lo : hi-p.lo])
 	}
 	code := u.code(hi - lo)
 	for i := range code {

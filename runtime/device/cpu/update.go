@@ -17,6 +17,7 @@ type parameter struct {
 	form         plan.Form
 	owned        bool // this stage folds the gradients and updates the parameter
 	group        int  // of the optimizer's scalars
+	lo, hi       int  // elements that this rank updates; states are those of lo..hi-1
 	k, n         int  // of the packed form
 	value        []float32
 	accumulators [][]float32
@@ -39,19 +40,22 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 		if o := m.plan.Optimizer; o != nil {
 			p.group = o.GroupOf(p.name)
 		}
+		if p.hi = len(p.value); sp.Shared {
+			p.lo, p.hi = m.plan.Part(len(p.value), m.replica)
+		}
 		if p.form != plan.Rows {
 			p.k, p.n = p.typ.Shape[0], p.typ.Shape[1]
 			if p.form == plan.NK {
 				p.k, p.n = p.n, p.k
 			}
 		}
-		buffers := func(refs []plan.Ref) (out [][]float32, places []place, err error) {
+		buffers := func(refs []plan.Ref, form plan.Form, t ir.Type) (out [][]float32, places []place, err error) {
 			for _, r := range refs {
 				o, err := f.ref(r)
 				if err != nil {
 					return nil, nil, err
 				}
-				if o.form != value.form || !o.typ.Equal(value.typ) || o.typ.DType != ir.F32 {
+				if o.form != form || !o.typ.Equal(t) || o.typ.DType != ir.F32 {
 					return nil, nil, fmt.Errorf("cpu device: a buffer of %s is %s and not of its form", sp.Param.Name, o.typ)
 				}
 				out, places = append(out, m.at(o.place, 0)), append(places, o.place)
@@ -59,13 +63,17 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 			return out, places, nil
 		}
 		var places []place
-		if p.accumulators, places, err = buffers(sp.Accumulators); err != nil {
+		if p.accumulators, places, err = buffers(sp.Accumulators, value.form, value.typ); err != nil {
 			return nil, err
 		}
 		for k, at := range places {
 			accumulators[at] = slot{i, k}
 		}
-		if p.states, _, err = buffers(sp.States); err != nil {
+		form, typ := value.form, value.typ
+		if sp.Shared {
+			form, typ = plan.Rows, ir.Tensor(ir.F32, plan.PartSize(len(p.value), m.plan.ShardSize))
+		}
+		if p.states, _, err = buffers(sp.States, form, typ); err != nil {
 			return nil, err
 		}
 		m.params = append(m.params, p)
@@ -110,6 +118,9 @@ func (m *machine) assign(program int, pr *program, accumulators map[place]slot) 
 	}
 	return nil
 }
+
+// Value implements device.Device.
+func (m *machine) Value(i int) []float32 { return m.params[i].value }
 
 // SetParam implements device.Device.
 func (m *machine) SetParam(i int, v []float32) error {
@@ -241,7 +252,7 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 	if len(p.accumulators) == 0 {
 		return nil
 	}
-	if a := sums[0]; a != nil && len(sums) == 1 && p.owned && a.matMul && p.form != plan.Rows {
+	if a := sums[0]; a != nil && len(sums) == 1 && p.owned && p.hi-p.lo == len(p.value) && a.matMul && p.form != plan.Rows {
 		if lo, hi := span(pending, a.chunk); lo < hi {
 			return m.updateBehind(p, a, lo, hi)
 		}
@@ -258,8 +269,8 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 		}
 		m.fold(p)
 	}
-	for at := 0; p.owned && at < len(p.value); at += plan.BlockElements {
-		if err := m.update.block(m, p, at, min(at+plan.BlockElements, len(p.value))); err != nil {
+	for at := p.lo; p.owned && at < p.hi; at += plan.BlockElements {
+		if err := m.update.block(m, p, at, min(at+plan.BlockElements, p.hi)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"unsafe"
 
 	ascend "github.com/ppc-lang/ppc/codegen/ascend/emulator"
 	"github.com/ppc-lang/ppc/ir"
@@ -239,6 +240,12 @@ func fill(b []byte) {
 
 // FoldGradients implements device.Device. The fold is part of the update's kernel.
 func (m *machine) FoldGradients() error { return nil }
+
+// Value implements device.Device.
+func (m *machine) Value(i int) []float32 {
+	b := m.Buffer(m.stage.Params[i].Value, 0)
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
 
 // BoundGradients implements device.Device.
 func (m *machine) BoundGradients(float32, float32) error {
