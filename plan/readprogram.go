@@ -21,6 +21,9 @@ func (r *reader) programs() error {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
 		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
+		if q.Degree != 1 && q.Degree != r.p.Degree || d.MicroBatches < 1 || d.Batch%(d.MicroBatches*q.Degree) != 0 {
+			return fmt.Errorf("%s: the %d rows of program %s cannot be shared out", planFile, d.Batch, d.Name)
+		}
 		for _, in := range d.Inputs {
 			t, err := ir.ParseType(in.Type)
 			if err != nil {

@@ -21,6 +21,7 @@ type end struct {
 	good     int     // steps without overflow since the scale changed
 	factor   float64 // what the gradients of this step are multiplied by
 	seed     float32 // gradient of the loss without scale
+	alone    [1][]float64
 }
 
 func (r *rank) prepareEnd() {
@@ -159,6 +160,15 @@ func (r *rank) update(p *rankProgram, a *rankAction) error {
 		}
 	}
 	return r.dev.Update(p.index, nil, r.scalars, true)
+}
+
+// gatherOnStage gives the values of all ranks of the stage.
+func (r *rank) gatherOnStage(own []float64) ([][]float64, bool) {
+	if r.plan.Degree == 1 {
+		r.alone[0] = own
+		return r.alone[:], true
+	}
+	return r.group.gather(r.replica, own, func(member int) { r.waitsForRank(r.stage, member) })
 }
 
 // squaresOf puts the sums of squares of all stages in the order of Module.Params, and adds them up in that order.

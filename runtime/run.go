@@ -402,6 +402,7 @@ func (r *runner) train(k *rank) error {
 		k.wantSquares()
 	}
 	lossStage := q.Outputs[0].Stage
+	var own []float64 // losses of this rank
 	start := time.Now()
 	for n := range r.total {
 		if r.dead.Load() {
@@ -415,10 +416,11 @@ func (r *runner) train(k *rank) error {
 		if err := k.run(0); err != nil {
 			return err
 		}
-		var losses [][]float64
+		var losses [][]float64 // of the ranks of the stage
 		if k.stage == lossStage {
 			var ok bool
-			if losses, ok = k.group.gather(k.replica, p.values(0), func(member int) { k.waitsForRank(k.stage, member) }); !ok {
+			own = p.values(own[:0], 0)
+			if losses, ok = k.gatherOnStage(own); !ok {
 				return errStopped
 			}
 		}
@@ -448,9 +450,8 @@ func (r *runner) train(k *rank) error {
 	return nil
 }
 
-// values gives a result of this rank for every micro-batch.
-func (p *rankProgram) values(value int) []float64 {
-	v := make([]float64, 0, p.MicroBatches)
+// values appends a result of this rank for every micro-batch.
+func (p *rankProgram) values(v []float64, value int) []float64 {
 	for _, o := range p.outputs {
 		if o.value == value {
 			for m := range o.micros {
