@@ -131,6 +131,48 @@ cell Net {
         return x
     }
 }`, "Net()", "    interleave = true\n", "4 4 0 0, 8 8 0 0, 8 8 0 0, 4 4 0 0"},
+	{"the same, folded by segments", `
+cell Product(w: param) {
+    construct(x) { return matmul(x, w) }
+}
+cell Net {
+    param w: f32[4, 4] = normal(0.5)
+    cell1 = Product(w) @stage(0) @segment(0)
+    cell2 = Dense(4, 4) @stage(1) @segment(0)
+    cell3 = Dense(4, 4) @stage(0) @segment(1)
+    cell4 = Product(w) @stage(1) @segment(1)
+    construct(x) { return cell4(cell3(cell2(cell1(x)))) }
+}`, "Net()", "", "8 4 0 1, 4 8 1 0"},
+	{"eight cells up and down four stages by segments", `
+cell Net {
+    for i in 0..8 { block[i] = Dense(4, 4) }
+    construct(x) {
+        for b in block { x = relu(b(x)) + x }
+        return x
+    }
+}`, "Net()", `    stage_config = {
+        block[0]: 0, block[1]: 1, block[2]: 2, block[3]: 3, block[4]: 3, block[5]: 2, block[6]: 1, block[7]: 0
+    }
+    segment_config = { block[0..4]: 0, block[4..8]: 1 }
+`, "4 4 0 0, 8 8 0 0, 8 8 0 0, 4 4 0 0"},
+	{"up and down two stages with a tied weight on the first", `
+cell Tied(w: param) {
+    construct(x) { return matmul(x, w, transpose_b = true) }
+}
+cell Net {
+    first = Dense(4, 4) @stage(0) @segment(0)
+    second = Dense(4, 4) @stage(1) @segment(0)
+    third = Dense(4, 4) @stage(1) @segment(1)
+    head = Tied(first.weight) @stage(0) @segment(1)
+    construct(x) { return head(third(relu(second(first(x))))) }
+}`, "Net()", "", "4 4 0 0, 4 4 0 0"},
+	{"down the stages", `
+cell Net {
+    first = Dense(4, 4) @stage(2) @segment(0)
+    second = Dense(4, 4) @stage(1) @segment(0)
+    third = Dense(4, 4) @stage(0) @segment(0)
+    construct(x) { return third(second(first(x))) + x }
+}`, "Net()", "", "0 4 0 0, 4 4 0 0, 4 0 0 0"},
 	{"three levels of lazy_inline with conditions", `
 @lazy_inline
 cell Inner(twice: bool) {

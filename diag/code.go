@@ -43,6 +43,8 @@ const (
 	EmptyStage      Code = "E0505"
 	TooManyStages   Code = "E0506"
 	BadLayout       Code = "E0507"
+	BadSegment      Code = "E0508"
+	SegmentOrder    Code = "E0509"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -114,6 +116,8 @@ var meanings = []Meaning{
 	{EmptyStage, "a stage without an op"},
 	{TooManyStages, "more stages than there are ops to place"},
 	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
+	{BadSegment, "a segment that is not a small whole number, or without a stage"},
+	{SegmentOrder, "a segment lower than one that feeds it, or whose stages go up and down"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},

@@ -174,7 +174,7 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		where.Instance = "network" // the one cell without a name: paths start below it
 	}
 	if !v.unsplit {
-		where.Stage = inst.stage
+		where.Stage, where.Segment = inst.stage, inst.segment
 	}
 	results := v.frame.fn.Call(c.fn, operands, where)
 	i := 0
@@ -419,7 +419,7 @@ func (v *env) emit(kind ir.Kind, operands []value, attrs ir.Attrs, at diag.Range
 		case *storage:
 			ids[i] = v.frame.param(x)
 			if !v.unsplit {
-				where.Stage = max(where.Stage, x.stage)
+				where.Stage, where.Segment = max(where.Stage, x.stage), max(where.Segment, x.segment)
 			}
 		default:
 			if isPoison(x) {

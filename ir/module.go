@@ -98,6 +98,7 @@ type Value struct {
 type At struct {
 	Pos      Pos
 	Stage    int    // stage mark; -1 when unmarked
+	Segment  int    // segment mark; -1 when unmarked
 	Instance string // calls: member name of the called cell below the caller's
 	Scope    ScopeID
 	Chunk    int // set by partition; -1 before
@@ -117,8 +118,8 @@ const (
 
 func (p Pass) String() string { return "FIW"[p : p+1] }
 
-// Unmarked is the At of an operation without stage mark.
-func Unmarked(p Pos) At { return At{Pos: p, Stage: -1, Chunk: -1} }
+// Unmarked is the At of an operation without marks.
+func Unmarked(p Pos) At { return At{Pos: p, Stage: -1, Segment: -1, Chunk: -1} }
 
 // Op is one operation. Args and Results are changed by Func's methods only.
 type Op struct {

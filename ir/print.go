@@ -175,6 +175,9 @@ func (a At) marks() string {
 	if a.Stage >= 0 {
 		fmt.Fprintf(&b, " !stage=%d", a.Stage)
 	}
+	if a.Segment >= 0 {
+		fmt.Fprintf(&b, " !segment=%d", a.Segment)
+	}
 	if a.Chunk >= 0 {
 		fmt.Fprintf(&b, " !chunk=%d", a.Chunk)
 	}

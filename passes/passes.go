@@ -45,6 +45,7 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
+	chunks   [][]int // the stage of every chunk, per entry
 	steps    []*autodiff.Step
 	programs []*memplan.Program
 	plan     *plan.Plan
@@ -200,12 +201,12 @@ func runPartition(s *state) error {
 	}
 	for i := range s.specs {
 		var errs diag.List
-		f := s.entries[i]
+		f, on := s.entries[i], partition.Straight(s.opt.Stages)
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
+			f, on, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
 			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
@@ -215,6 +216,7 @@ func runPartition(s *state) error {
 			return errs
 		}
 		s.entries[i] = f
+		s.chunks = append(s.chunks, on)
 	}
 	return nil
 }
@@ -245,12 +247,12 @@ func runSplit(s *state) error {
 			m.Reads = s.steps[i].Reads
 			m.Results -= len(m.Reads)
 		}
-		m.Parts, m.Crossings = partition.Split(f, s.opt.Stages)
+		m.Parts, m.Crossings = partition.Split(f, len(s.chunks[i]))
 		if err := partition.Covers(f, m.Parts); err != nil {
 			return err
 		}
 		for c := range m.Parts {
-			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c % s.opt.Stages, Cells: partition.Cells(f, c)})
+			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: s.chunks[i][c], Cells: partition.Cells(f, c)})
 		}
 		s.programs = append(s.programs, m)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ppc-lang/ppc/frontend"
 	"github.com/ppc-lang/ppc/passes"
 	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
 )
 
 // chain is a network of stages x chunks cells, cell i on stage i mod stages, with a skip edge over each cell.
@@ -45,6 +46,83 @@ func TestAllSizes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// folded is a network of stages x chunks cells whose segments go up and down in turn, starting as first says.
+func folded(stages, chunks, micros int, up bool) string {
+	src := chain(stages, chunks, micros)
+	at := strings.Index(src, "    interleave = true")
+	var on, in strings.Builder
+	for i := range stages * chunks {
+		s := i % stages
+		if up != (i/stages%2 == 0) {
+			s = stages - 1 - s
+		}
+		fmt.Fprintf(&on, "fc[%d]: %d, ", i, s)
+		fmt.Fprintf(&in, "fc[%d]: %d, ", i, i/stages)
+	}
+	return src[:at] + "    stage_config = { " + on.String() + "}\n    segment_config = { " + in.String() + "}\n}\n"
+}
+
+// The proof holds for every size of a placement that turns at its ends; no chunk keeps more micro-batches than there
+// are stages, and what turns on a stage is no message.
+func TestFoldedSizes(t *testing.T) {
+	for stages := 1; stages <= 5; stages++ {
+		for chunks := 1; chunks <= 3; chunks++ {
+			for micros := 1; micros <= 9; micros++ {
+				for k, name := range append(schedule.Names, schedule.Names...) {
+					src := folded(stages, chunks, micros, k < 2)
+					spec, list := frontend.Load("t.pp", []byte(src), frontend.Options{})
+					if list.HasErrors() {
+						t.Fatal(list)
+					}
+					p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: micros % 3})
+					if err != nil {
+						t.Fatalf("%d stages, %d chunks, %d micro-batches, %s: %v", stages, chunks, micros, name, err)
+					}
+					if stages == 1 {
+						continue
+					}
+					q := p.Programs[0]
+					for i, c := range q.Chunks {
+						want := i % stages
+						if (k < 2) != (i/stages%2 == 0) {
+							want = stages - 1 - want
+						}
+						if c.Stage != want {
+							t.Fatalf("chunk %d is on stage %d, want %d", i, c.Stage, want)
+						}
+					}
+					for _, m := range q.Messages {
+						if q.Chunks[m.From].Stage == q.Chunks[m.To].Stage {
+							t.Errorf("message %d stays on stage %d", m.ID, q.Chunks[m.From].Stage)
+						}
+					}
+					if most := inFlight(q); name == "1f1b" && most > stages {
+						t.Errorf("%d stages, %d chunks, %d micro-batches: a chunk keeps %d", stages, chunks, micros, most)
+					}
+				}
+			}
+		}
+	}
+}
+
+// inFlight is how many micro-batches a chunk has run forward and not yet backward, at most.
+func inFlight(q *plan.Program) int {
+	most := 0
+	for _, list := range q.Actions {
+		n := make([]int, len(q.Chunks))
+		for _, a := range list {
+			switch a.Kind {
+			case plan.Forward:
+				n[a.Chunk]++
+				most = max(most, n[a.Chunk])
+			case plan.InputGrad:
+				n[a.Chunk]--
+			}
+		}
+	}
+	return most
 }
 
 // The interleaved order of 1f1b on two stages with two chunks, written out by hand from its rule: a warm-up of
