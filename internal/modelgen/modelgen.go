@@ -4,6 +4,7 @@ package modelgen
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -23,7 +24,7 @@ type Model struct {
 	Integer bool // labels are classes
 }
 
-// Cut is a legal stage_config.
+// Cut is a legal placement.
 type Cut struct {
 	Stages int
 	Entry  string
@@ -115,7 +116,7 @@ func draw(d *drawer) Model {
 	for stages := 1; stages <= min(4, len(d.names)); stages++ {
 		m.Cuts = append(m.Cuts, d.cut(stages))
 		if stages > 1 {
-			m.Cuts = append(m.Cuts, d.interleaved(stages))
+			m.Cuts = append(m.Cuts, d.interleaved(stages), d.segmented(stages))
 		}
 	}
 	return m
@@ -164,6 +165,35 @@ func (d *drawer) interleaved(stages int) Cut {
 		entries[i] = fmt.Sprintf("%s: %d", name, on[i])
 	}
 	return Cut{stages, fmt.Sprintf("    interleave = true\n    stage_config = { %s }\n", strings.Join(entries, ", "))}
+}
+
+// segmented draws up to three segments, in each of which the stages go up or down, and puts the members there in order.
+func (d *drawer) segmented(stages int) Cut {
+	n := len(d.names)
+	segments := d.src.Int(fmt.Sprintf("segments%d", stages), 1, 3)
+	down := make([]bool, segments)
+	for k := range down {
+		down[k] = d.src.Int(fmt.Sprintf("down%d.%d", stages, k), 0, 1) == 1
+	}
+	whole := d.src.Int(fmt.Sprintf("whole%d", stages), 0, segments-1) // a segment that uses every stage
+	var at []int
+	for i := range n {
+		if i < stages {
+			at = append(at, whole*stages+i)
+		} else {
+			at = append(at, d.src.Int(fmt.Sprintf("place%d.%d", stages, i), 0, segments*stages-1))
+		}
+	}
+	slices.Sort(at)
+	on, in := make([]string, n), make([]string, n)
+	for i, name := range d.names {
+		segment, stage := at[i]/stages, at[i]%stages
+		if down[segment] {
+			stage = stages - 1 - stage
+		}
+		on[i], in[i] = fmt.Sprintf("%s: %d", name, stage), fmt.Sprintf("%s: %d", name, segment)
+	}
+	return Cut{stages, fmt.Sprintf("    stage_config = { %s }\n    segment_config = { %s }\n", strings.Join(on, ", "), strings.Join(in, ", "))}
 }
 
 func (d *drawer) choose(name string, from []string) string {

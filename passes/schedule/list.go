@@ -8,6 +8,9 @@ import "github.com/ppc-lang/ppc/plan"
 // ended in an earlier round. At most as many micro-batches are in flight as there are stages, so no chunk ever
 // keeps more, as in 1f1b of one chunk.
 //
+// Where the segments of a V or W are equally long this takes 2(stages-1) rounds more than the work of a stage, as fill and
+// drain of a pipeline must; a higher bound does not make it shorter.
+//
 // Since every pass runs in a round behind those it depends on, the rounds are a topological order of all actions. Passes
 // of a chunk ascend, because those of the chunk before do and the oldest is taken first.
 func backwardFirst(chunks []*plan.Chunk, stages, micros int) [][]step {

@@ -107,6 +107,24 @@ func TestFoldedSizes(t *testing.T) {
 	}
 }
 
+// The order of 1f1b on two stages that the data pass up and down, written out by hand from its rule: in each round a
+// stage takes a backward pass if one is ready, else a forward pass, the oldest micro-batch first, of one the later chunk.
+func TestFoldedOrder(t *testing.T) {
+	spec, list := frontend.Load("t.pp", []byte(folded(2, 2, 3, true)), frontend.Options{})
+	if list.HasErrors() {
+		t.Fatal(list)
+	}
+	p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: 2, Schedule: "1f1b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"F0.0 F0.1 F3.0 I3.0 F3.1 I3.1 I0.0 F0.2 I0.1 F3.2 I3.2 I0.2",
+		"F1.0 F2.0 F1.1 F2.1 I2.0 I1.0 I2.1 I1.1 F1.2 F2.2 I2.2 I1.2",
+	}
+	compare(t, p, want)
+}
+
 // inFlight is how many micro-batches a chunk has run forward and not yet backward, at most.
 func inFlight(q *plan.Program) int {
 	most := 0
@@ -140,6 +158,12 @@ func TestInterleavedOrder(t *testing.T) {
 		"F0.0 F0.1 F2.0 F2.1 F0.2 I2.0 F0.3 I2.1 F2.2 I0.0 F2.3 I0.1 I2.2 I2.3 I0.2 I0.3",
 		"F1.0 F1.1 F3.0 I3.0 F3.1 I3.1 F1.2 I1.0 F1.3 I1.1 F3.2 I3.2 F3.3 I3.3 I1.2 I1.3",
 	}
+	compare(t, p, want)
+}
+
+// compare holds the forward and backward passes of each stage against their order.
+func compare(t *testing.T, p *plan.Plan, want []string) {
+	t.Helper()
 	for s, list := range p.Programs[0].Actions {
 		var got []string
 		for _, a := range list {
