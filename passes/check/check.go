@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, results, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, arguments, shared, results, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}

@@ -45,3 +45,24 @@ func TestNoDeadlock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Two chunks of one stage, the second reads what the first makes; no message orders them.
+func TestReaderBeforeWriter(t *testing.T) {
+	ref := plan.Ref{Area: 0, Item: 0}
+	p := &plan.Plan{Stages: []*plan.Stage{{Areas: []plan.Area{{Class: plan.Saved, Lifetime: plan.PerMicro, Items: []plan.Item{{Name: "v"}}}}}}}
+	q := &plan.Program{MicroBatches: 1, Chunks: []*plan.Chunk{{ID: 0}, {ID: 1}}}
+	q.Chunks[0].Phases[0].Results = []plan.Ref{ref}
+	q.Chunks[1].Phases[0].Args = []plan.Ref{ref}
+	q.Actions = [][]plan.Action{{do(plan.Forward, 0, -1), do(plan.Forward, 1, -1)}}
+	if err := arguments(p, q); err != nil {
+		t.Error(err)
+	}
+	q.Actions = [][]plan.Action{{do(plan.Forward, 1, -1), do(plan.Forward, 0, -1)}}
+	if err := arguments(p, q); err == nil || !strings.Contains(err.Error(), "F of micro-batch 0 of chunk 1") {
+		t.Errorf("the reader comes first: %v", err)
+	}
+	q.Chunks[0].Phases[0].Results = nil
+	if err := arguments(p, q); err == nil || !strings.Contains(err.Error(), "nothing makes v") {
+		t.Errorf("nobody writes: %v", err)
+	}
+}
