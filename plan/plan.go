@@ -59,7 +59,8 @@ type Output struct {
 	Ref   Ref
 }
 
-// Chunk is a part of a program on one stage: chunk k is on stage k mod NumStages.
+// Chunk is a part of a program on one stage. Chunks are numbered along the data; every stage has equally many, of which
+// some may be empty.
 type Chunk struct {
 	ID    int
 	Stage int
