@@ -1,0 +1,53 @@
+package ppc
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device"
+)
+
+// A decoder that goes up and down the stages has both users of its tied weight on stage 0: one buffer, nothing sent for it.
+func TestFoldedDecoder(t *testing.T) {
+	text, err := os.ReadFile(gptFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mark = "@stage(i * stages / layers)"
+	if !strings.Contains(string(text), mark) {
+		t.Fatalf("%s has no %q", gptFile, mark)
+	}
+	folded := strings.ReplaceAll(string(text), mark, "@stage(i if i < stages else 2 * stages - 1 - i) @segment(i / stages)")
+	for _, stages := range []int{2, 4} {
+		run := func(o Options) outcome {
+			o.File, o.Source, o.Set = gptFile, []byte(folded), map[string]string{"layers": fmt.Sprint(2 * stages)}
+			p := compileFile(t, o).Plan
+			if q := p.Programs[0]; !o.Unsplit {
+				if len(q.Shared) > 0 {
+					t.Errorf("%d stages: %d messages of shared parameters", stages, len(q.Shared))
+				}
+				copies := map[string]int{}
+				for _, st := range p.Stages {
+					for _, sp := range st.Params {
+						copies[sp.Param.Name]++
+					}
+				}
+				if copies["wte"] != 1 || p.Stages[0].Params[0].Param.Name != "wte" || len(p.Stages[0].Params[0].Accumulators) != 2 {
+					t.Errorf("%d stages: %d copies of wte", stages, copies["wte"])
+				}
+			}
+			return train(t, p, runtime.Options{DataPath: gptData, Steps: 3, Device: device.Options{Poison: true}})
+		}
+		for _, micro := range []int{1, 2, 4, 8} {
+			want := run(Options{Unsplit: true, Stages: stages, Micro: micro})
+			for _, schedule := range []string{"gpipe", "1f1b"} {
+				if got := run(Options{Stages: stages, Schedule: schedule, Micro: micro}); !want.equal(got) {
+					t.Errorf("%d stages, %s, %d micro-batches: differs from the unsplit program", stages, schedule, micro)
+				}
+			}
+		}
+	}
+}
