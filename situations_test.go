@@ -173,6 +173,28 @@ cell Net {
     third = Dense(4, 4) @stage(0) @segment(0)
     construct(x) { return third(second(first(x))) + x }
 }`, "Net()", "", "0 4 0 0, 4 4 0 0, 4 0 0 0"},
+	{"a cell inlined at once, with cells that stay inside and outside of it", `
+@lazy_inline(attrs = "twice")
+cell Inner(twice: bool, scale) {
+    fc = Dense(4, 4)
+    construct(x) {
+        x = fc(x)
+        if twice { x = relu(x) + x }
+        return x
+    }
+}
+@lazy_inline(policy = "front")
+cell Middle {
+    a = Inner(true, 1)
+    b = Inner(false, 2)
+    construct(x) { return b(a(x)) + a(x) }
+}
+@lazy_inline(policy = none)
+cell Outer {
+    first = Middle() @stage(0)
+    second = Middle() @stage(1)
+    construct(x) { return second(first(x)) }
+}`, "Outer()", "", "4 0 0 0, 0 4 0 0"},
 	{"three levels of lazy_inline with conditions", `
 @lazy_inline
 cell Inner(twice: bool) {

@@ -14,6 +14,7 @@ const (
 	TooDeep         Code = "E0103"
 	FileTooLarge    Code = "E0104"
 	MisplacedMark   Code = "E0105"
+	BadMark         Code = "E0107"
 	UnknownName     Code = "E0201"
 	DuplicateName   Code = "E0202"
 	ReadOnlyName    Code = "E0203"
@@ -45,6 +46,7 @@ const (
 	BadLayout       Code = "E0507"
 	BadSegment      Code = "E0508"
 	SegmentOrder    Code = "E0509"
+	HiddenByKey     Code = "E0510"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -87,6 +89,7 @@ var meanings = []Meaning{
 	{TooDeep, "brackets or blocks nested too deeply"},
 	{FileTooLarge, "a source file above the size limit"},
 	{MisplacedMark, "a mark at a place where it has no meaning"},
+	{BadMark, "a mark with a value it does not take"},
 	{UnknownName, "a name that nothing defines"},
 	{DuplicateName, "a name defined twice"},
 	{ReadOnlyName, "an assignment to a name that cannot be assigned"},
@@ -118,6 +121,7 @@ var meanings = []Meaning{
 	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
 	{BadSegment, "a segment that is not a small whole number, or without a stage"},
 	{SegmentOrder, "a segment lower than one that feeds it, or whose stages go up and down"},
+	{HiddenByKey, "cells that are different although the key of @lazy_inline says they are equal"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},

@@ -51,7 +51,7 @@ func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	if name == "" {
 		name = decl.Kind
 	}
-	root := &instance{class: &class{&syntax.Cell{Name: decl.Name}, e.main}, at: decl.At, placing: nowhere, placed: true,
+	root := &instance{class: &class{decl: &syntax.Cell{Name: decl.Name}, file: e.main}, at: decl.At, placing: nowhere, placed: true,
 		members: map[string]value{}, memberAt: map[string]diag.Range{}, args: map[string]value{}}
 	b := &block{env: &env{elaborator: e, file: e.main, inst: root}, decl: decl, root: root, entries: map[string]*syntax.Assign{}}
 	b.spec = &plan.Spec{Name: name, Kind: decl.Kind, Pos: decl.At.Pos, Module: e.module, MicroBatches: 1, Reduction: "sum", Epochs: 1, Seed: 1}
@@ -85,6 +85,7 @@ func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
 			b.spec.Evals = append(b.spec.Evals, spec)
 		}
 	}
+	b.spec.Keyed = e.keyed
 	return b.spec
 }
 

@@ -156,6 +156,7 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 			return poison{}
 		}
 		inst.compiled[signature.String()] = c
+		v.noteKey(inst, c.fn, signature.String())
 	}
 	var operands []ir.ValueID
 	for _, x := range values {
@@ -198,7 +199,7 @@ func (e *elaborator) newFunc(name string) *ir.Func {
 // compile elaborates the construct of a cell for these arguments.
 func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
 	f := &frame{fn: v.newFunc(inst.class.decl.Name.Text), inst: inst, params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
-	f.fn.LazyInline = slices.ContainsFunc(inst.class.decl.Marks, func(m syntax.Mark) bool { return m.Name == "lazy_inline" })
+	f.fn.LazyInline, f.fn.Front = inst.class.lazy.on && !inst.class.lazy.front, inst.class.lazy.front
 	v.frame = f
 	for i, p := range inst.construct.Params {
 		f.locals[p.Name.Text] = replace(values[i], nextArg(f.fn, p.Name.Text, values[i]))

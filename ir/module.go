@@ -140,8 +140,8 @@ type Func struct {
 	Ops     []*Op
 	Results []ValueID
 
-	// LazyInline is set for cells that carry the mark.
-	LazyInline bool
+	// LazyInline is set for cells that carry the mark, and Front for those that it asks to inline before anything else.
+	LazyInline, Front bool
 
 	values []Value // by ValueID
 	scopes []Scope

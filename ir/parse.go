@@ -245,6 +245,7 @@ func (p *parser) function() error {
 		results = append(results, t)
 	}
 	f.LazyInline = p.take(" lazy_inline")
+	f.Front = p.take(" front")
 	if p.rest != " {" {
 		return fmt.Errorf("want `{`, found %q", clip(p.rest))
 	}

@@ -129,6 +129,9 @@ func (f *Func) write(b *strings.Builder, positions bool) {
 	if f.LazyInline {
 		b.WriteString(" lazy_inline")
 	}
+	if f.Front {
+		b.WriteString(" front")
+	}
 	b.WriteString(" {\n")
 	for i, s := range f.scopes[1:] {
 		fmt.Fprintf(b, "  scope %d = %d %q\n", i+1, s.Parent, s.Name)

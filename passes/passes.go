@@ -174,7 +174,11 @@ func (s *state) text() string {
 }
 
 func runLazyInline(s *state) error {
-	s.entries = lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline)
+	entries, errs := lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline, s.spec.Keyed)
+	if errs.HasErrors() {
+		return errs
+	}
+	s.entries = entries
 	return nil
 }
 

@@ -96,7 +96,12 @@ func draw(d *drawer) Model {
 	d.member = append(d.member, fmt.Sprintf("head = Dense(%d, %d)", last.width, m.Classes))
 	d.body = append(d.body, fmt.Sprintf("return head(%s)", last.name))
 	var b strings.Builder
-	b.WriteString(d.cells.String())
+	for i, line := range strings.SplitAfter(d.cells.String(), "\n") {
+		if strings.HasPrefix(line, "cell ") {
+			b.WriteString(d.choose(fmt.Sprintf("mark%d", i), []string{"", "@lazy_inline\n", "@lazy_inline(policy = \"front\")\n"}))
+		}
+		b.WriteString(line)
+	}
 	b.WriteString("cell Net {\n")
 	for _, l := range d.member {
 		fmt.Fprintf(&b, "    %s\n", l)
