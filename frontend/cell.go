@@ -29,8 +29,10 @@ type instance struct {
 	name   string // below the parent: layer1, block.3
 
 	placing
+	applied  bool
 	compiled map[string]*compiled
-	busy     bool // its construct is under way
+	likeness *likeness // see twin.go
+	busy     bool      // its construct is under way
 }
 
 // storage is a parameter of a cell.
