@@ -24,12 +24,18 @@ import (
 )
 
 // smallBundle is the bundle of a model of two stages that share a parameter, with an evaluation, as files in memory.
-func smallBundle(t testing.TB) []plan.File {
+func smallBundle(t testing.TB) []plan.File { return smallBundleWith(t, "") }
+
+// smallBundleWith places its cells in another way.
+func smallBundleWith(t testing.TB, placement string) []plan.File {
 	t.Helper()
 	name := filepath.Join("cmd", "ppc", "testdata", "models", "tied.pp")
 	src, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if placement != "" {
+		src = regexp.MustCompile(`stage_config .*`).ReplaceAll(src, []byte(placement))
 	}
 	r, err := Compile(context.Background(), Options{File: "tied.pp", Source: src})
 	if err != nil {
@@ -109,6 +115,9 @@ var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 // Every word of every file is replaced, one at a time, by values that do not belong there.
 func TestReadDamagedBundle(t *testing.T) {
 	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t)) })
+	t.Run("folded", func(t *testing.T) {
+		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }"))
+	})
 	t.Run("infer", func(t *testing.T) {
 		files, err := plan.Files(inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), nil)
 		if err != nil {
