@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ppc-lang/ppc/passes/check"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
 )
@@ -49,5 +51,37 @@ func TestFoldedDecoder(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// What chunks of one stage share has as many slots as the order of the list needs: one less is refused by the proof.
+func TestLentSlots(t *testing.T) {
+	found := 0
+	for _, schedule := range []string{"gpipe", "1f1b"} {
+		for _, lag := range []int{0, 1, 4, 20} {
+			for _, micro := range []int{2, 4, 8} {
+				p := compileFile(t, Options{File: "folded.pp", Source: []byte(folded), Schedule: schedule, WLag: &lag, Micro: micro}).Plan
+				for s, st := range p.Stages {
+					for i := range st.Areas {
+						a := &st.Areas[i]
+						if a.Lifetime != plan.Lent || a.Slots == 1 {
+							continue
+						}
+						found++
+						if schedule == "1f1b" && micro == 8 && lag < 4 && a.Slots >= micro {
+							t.Errorf("lag %d: %d slots on stage %d", lag, a.Slots, s)
+						}
+						a.Slots--
+						if err := check.Run(p); err == nil || !strings.Contains(err.Error(), "(lent)") {
+							t.Errorf("%s, lag %d, %d micro-batches: stage %d does with %d slots: %v", schedule, lag, micro, s, a.Slots, err)
+						}
+						a.Slots++
+					}
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d areas", found)
 	}
 }

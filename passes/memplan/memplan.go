@@ -310,8 +310,11 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 		case output[root]:
 			k = areaKey{index, -1, plan.PerMicro, plan.Outputs}
 		case lent[root]:
-			// Another chunk of this stage reads it, in a pass of its own: one slot per micro-batch.
-			k.lifetime = plan.PerMicro
+			// Another chunk of this stage reads it, in a pass of its own.
+			k.lifetime = plan.Lent
+			if sent[root] {
+				k.lifetime = plan.PerMicro
+			}
 		case sent[root] && len(q.Chunks) > b.plan.NumStages:
 			// With several chunks on a stage the receiver may first work through another one: a buffer that had to be free before
 			// that could deadlock.

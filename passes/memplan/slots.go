@@ -17,6 +17,8 @@ func Slots(p *plan.Plan) {
 			switch a.Lifetime {
 			case plan.PerMicro:
 				a.Slots = q.MicroBatches
+			case plan.Lent:
+				a.Slots = lent(q, s, i, p.WLag)
 			case plan.FToSend, plan.IToSend:
 				a.Slots = min(q.MicroBatches, sendWindow)
 			default:
@@ -78,4 +80,40 @@ func alive(actions []plan.Action, chunk int, l plan.Lifetime, lag int) int {
 		}
 	}
 	return most
+}
+
+// lent is the least number of slots with which no micro-batch is written, in the order of the list, before the one whose
+// slot it takes has been read for the last time.
+func lent(q *plan.Program, stage, area, lag int) int {
+	writes, reads := q.Touched(stage, area)
+	list := q.Actions[stage]
+	begin, end := make([]int, q.MicroBatches), make([]int, q.MicroBatches)
+	for i := range begin {
+		begin[i] = len(list)
+	}
+	for at, a := range list {
+		if writes(a) {
+			begin[a.Micro] = min(begin[a.Micro], at)
+		}
+		switch {
+		case !reads(a):
+		case a.Kind != plan.WeightGrad:
+			end[a.Micro] = max(end[a.Micro], at)
+		default:
+			// It may wait until the weight pass of lag later micro-batches is due, or until the end.
+			if a.Micro >= lag {
+				end[a.Micro-lag] = max(end[a.Micro-lag], at)
+			}
+			if a.Micro+lag >= q.MicroBatches {
+				end[a.Micro] = len(list)
+			}
+		}
+	}
+	slots := 1
+	for i := range begin {
+		for slots <= i && begin[i] <= end[i-slots] {
+			slots++
+		}
+	}
+	return slots
 }
