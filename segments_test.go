@@ -85,3 +85,24 @@ func TestLentSlots(t *testing.T) {
 		t.Errorf("only %d areas", found)
 	}
 }
+
+// Buffers of what leaves a stage do not grow with the number of micro-batches under 1f1b, interleaved or folded.
+func TestWindows(t *testing.T) {
+	for _, placement := range []string{
+		"stage_config = { \"0\": 0, \"1\": 1, \"2\": 1, \"3\": 0 }\n    segment_config = { \"0\": 0, \"1\": 0, \"2\": 1, \"3\": 1 }",
+		"stage_config = { \"0\": 0, \"1\": 1, \"2\": 0, \"3\": 1 }\n    interleave = true",
+	} {
+		most := func(micro int) int {
+			src := fmt.Sprintf("train t {\n    network = Sequential([Dense(4, 4), Dense(4, 4), Dense(4, 4), Dense(4, 4)])\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n"+
+				"    input x: f32[%d, 4]\n    input y: f32[%d, 4]\n    %s\n}\n", micro, micro, placement)
+			n := 0
+			for _, m := range compileFile(t, Options{File: "t.pp", Source: []byte(src), Micro: micro}).Plan.Programs[0].Messages {
+				n = max(n, m.Window)
+			}
+			return n
+		}
+		if a, b := most(16), most(64); a != b || a > 8 {
+			t.Errorf("%s: %d buffers for 16 micro-batches, %d for 64", placement, a, b)
+		}
+	}
+}

@@ -299,7 +299,14 @@ func runBroadcast(s *state) error {
 }
 
 func runMemPlan(s *state) error {
-	memplan.Slots(s.plan)
+	windows := make([][]int, len(s.plan.Programs))
+	for i, q := range s.plan.Programs {
+		var err error
+		if windows[i], err = schedule.Windows(q, s.opt.Stages); err != nil {
+			return err
+		}
+	}
+	memplan.Slots(s.plan, windows)
 	s.plan.Memory = []*plan.Memory{memplan.Layout(s.plan, &plan.CPU)}
 	costs := &plan.CPU
 	if s.opt.Target != nil {

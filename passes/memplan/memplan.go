@@ -315,10 +315,6 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			if sent[root] {
 				k.lifetime = plan.PerMicro
 			}
-		case sent[root] && len(q.Chunks) > b.plan.NumStages:
-			// With several chunks on a stage the receiver may first work through another one: a buffer that had to be free before
-			// that could deadlock.
-			k.lifetime = plan.PerMicro
 		case received[root] && sent[root]:
 			// A view of what came in goes out again: the next receive must not overwrite it before it has left.
 			k.lifetime, k.class = plan.PerMicro, plan.Boundary

@@ -2,11 +2,22 @@ package memplan
 
 import "github.com/ppc-lang/ppc/plan"
 
-// sendWindow is how many sends of a message may be outstanding before their buffer is needed again.
-const sendWindow = 2
-
-// Slots gives every area its number of slots and every message its window, from the order of the actions.
-func Slots(p *plan.Plan) {
+// Slots gives every area its number of slots and every message its window, from the order of the actions. windows is, by
+// program and message, how many sends may be outstanding before their buffer is needed again.
+func Slots(p *plan.Plan, windows [][]int) {
+	// need[s][i]: what messages ask of area i of stage s.
+	need := make([][]int, len(p.Stages))
+	for s, st := range p.Stages {
+		need[s] = make([]int, len(st.Areas))
+	}
+	for i, q := range p.Programs {
+		for k, m := range q.Messages {
+			for _, t := range m.Tensors {
+				n := &need[q.Chunks[m.From].Stage][t.From.Area]
+				*n = max(*n, windows[i][k])
+			}
+		}
+	}
 	for s, st := range p.Stages {
 		for i := range st.Areas {
 			a := &st.Areas[i]
@@ -20,9 +31,9 @@ func Slots(p *plan.Plan) {
 			case plan.Lent:
 				a.Slots = lent(q, s, i, p.WLag)
 			case plan.FToSend, plan.IToSend:
-				a.Slots = min(q.MicroBatches, sendWindow)
+				a.Slots = need[s][i]
 			default:
-				a.Slots = alive(q.Actions[s], a.Chunk, a.Lifetime, p.WLag)
+				a.Slots = max(alive(q.Actions[s], a.Chunk, a.Lifetime, p.WLag), need[s][i])
 			}
 		}
 	}
