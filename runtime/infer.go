@@ -169,6 +169,7 @@ func (r *runner) infer(ctx context.Context) error {
 			} else if err := p.load(r.datasets[0], row); err != nil {
 				return err
 			}
+			k.dev.Step(uint32(row / q.Batch))
 			if err := k.run(0, nil); err != nil {
 				return err
 			}
