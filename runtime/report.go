@@ -13,8 +13,8 @@ type report struct {
 	digests []uint64  // of the values; nil if not asked
 }
 
-// report describes the step that a rank has done.
-func (r *runner) report(k *rank, squares []float64) (report, error) {
+// reportOf describes the step that a rank has done.
+func (r *runner) reportOf(k *rank, squares []float64) (report, error) {
 	own := report{squares: append([]float64(nil), squares...)}
 	if !r.opt.Digests {
 		return own, nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -397,7 +396,7 @@ func (r *runner) train(k *rank) error {
 		var own report
 		if reporting {
 			var err error
-			if own, err = r.report(k, squares); err != nil {
+			if own, err = r.reportOf(k, squares); err != nil {
 				return err
 			}
 		}
