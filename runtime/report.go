@@ -39,21 +39,26 @@ func digest(v []float32) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-func (r *runner) send(stage int, own report) bool {
+// send hands a rank's report to the rank that has the loss. Both ends count as waiting: see watch.
+func (r *runner) send(k *rank, to int, own report) error {
+	k.waitsFor.Store(int64(to) + 1)
+	defer k.waitsFor.Store(0)
 	select {
-	case r.reports[stage] <- own:
-		return true
+	case r.reports[k.stage] <- own:
+		return nil
 	case <-r.stop:
-		return false
+		return errStopped
 	}
 }
 
 // gather collects the reports of all stages. The global norm adds the sums of squares in declaration order.
-func (r *runner) gather(stage int, own report, s *Step) error {
+func (r *runner) gather(k *rank, own report, s *Step) error {
+	defer k.waitsFor.Store(0)
 	all := make([]report, len(r.plan.Stages))
 	for t := range all {
 		all[t] = own
-		if t != stage {
+		if t != k.stage {
+			k.waitsFor.Store(int64(t) + 1)
 			select {
 			case all[t] = <-r.reports[t]:
 			case <-r.stop:

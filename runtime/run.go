@@ -401,14 +401,16 @@ func (r *runner) train(k *rank) error {
 			}
 		}
 		if k.stage != lossStage {
-			if reporting && !r.send(k.stage, own) {
-				return errStopped
+			if reporting {
+				if err := r.send(k, lossStage, own); err != nil {
+					return err
+				}
 			}
 			continue
 		}
 		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0)}
 		if reporting {
-			if err := r.gather(k.stage, own, &s); err != nil {
+			if err := r.gather(k, own, &s); err != nil {
 				return err
 			}
 		}

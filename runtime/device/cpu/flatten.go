@@ -145,7 +145,10 @@ func (f *flattener) function(fn *ir.Func, base int, path string, args, results [
 		}
 		inner := ""
 		if f.m.trace != nil {
-			inner = ir.JoinPath(path, fn.Path(op))
+			if inner = fn.Path(op); inner == "network" {
+				inner = "" // the root of all paths
+			}
+			inner = ir.JoinPath(path, inner)
 		}
 		if op.Callee != nil {
 			out := make([]operand, len(op.Results))
