@@ -312,21 +312,13 @@ var named = map[string]struct{ proof, report string }{
 // the source do not depend on it.
 func verifiable(t *testing.T) (*verify.Reference, func() *plan.Plan) {
 	t.Helper()
-	x := make([]float32, 16*4)
-	for i := range x {
-		x[i] = float32(i%7)/7 - 0.4
-	}
-	file := t.TempDir() + "/data.npz"
-	if err := data.WriteNPZ(file, []data.Array{data.NewFloat32("x", []int{16, 4}, x), data.NewFloat32("y", []int{16, 3}, x[:48])}); err != nil {
-		t.Fatal(err)
-	}
 	lag := 0
 	o := Options{File: "t.pp", Source: []byte(threeStages), WLag: &lag, LazyInline: "off"}
 	split := func() *plan.Plan { return compileFile(t, o).Plan }
 	unsplit := o
 	unsplit.Unsplit, unsplit.LazyInline = true, "auto"
 	r, err := verify.NewReference(context.Background(), compileFile(t, unsplit).Plan, runtime.Options{
-		Seed: 1, DataPath: file, Deadline: 200 * time.Millisecond, Device: device.Options{Poison: true, Path: "generic"},
+		Seed: 1, Epochs: 2, DataPath: rowsFor(t, split()), Deadline: 200 * time.Millisecond, Device: device.Options{Poison: true, Path: "generic"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -370,9 +362,63 @@ func TestVerifyNamesOtherDifferences(t *testing.T) {
 	ctx := context.Background()
 	r, build := verifiable(t)
 	p := build()
-	p.Optimizer.Scalars[0].Const[0] = 0.2
+	p.Optimizer.Scalars[0].Value = 0.2
 	d, err := r.Compare(ctx, p)
 	if err != nil || d == nil || d.Step != 0 || !strings.Contains(d.Diagnostic().Error(), "t.pp:2:11: error E1102: the update of `a.w` is the first") {
 		t.Errorf("%+v, %v", d, err)
 	}
+
+	o := Options{File: "tied.pp", Source: []byte(tiedStages)}
+	p = compileFile(t, o).Plan
+	for _, m := range p.Programs[0].Shared {
+		if m.Value {
+			m.Tensors = nil
+		}
+	}
+	o.Unsplit = true
+	tied, err := verify.NewReference(ctx, compileFile(t, o).Plan, runtime.Options{Seed: 1, DataPath: rowsFor(t, p)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := tied.Compare(ctx, p); d != nil || err == nil || !strings.Contains(err.Error(), "after step 0 the copy of parameter `w` on stage 1 differs from that of its owner, stage 0") {
+		t.Errorf("%+v, %v", d, err)
+	}
+
+	p = inferenceOf(t, "micro_batch_num = 2", Options{})
+	p.Programs[0].Messages[1].Tensors = nil
+	in := onesArray(16)
+	calls, err := verify.NewReference(ctx, inferenceOf(t, "micro_batch_num = 2", Options{Unsplit: true}), runtime.Options{Seed: 1, Inputs: []data.Array{in}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if calls.Rows() != 16 {
+		t.Errorf("%d rows", calls.Rows())
+	}
+	d, err = calls.Compare(ctx, p)
+	if err != nil || d == nil || !strings.Contains(d.Diagnostic().Error(), "four.pp:5:16: error E1102: `matmul` of cell `layer2` is the first that differs from the unsplit program: on stage 2 element 0 is 0, unsplit 512 (forward of micro-batch 0, step 0)") {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if !strings.Contains(d.Seen, "row 0 of the result `first` on rank 3") {
+		t.Errorf("%s", d.Seen)
+	}
 }
+
+const tiedStages = `cell Product(w: param) {
+    construct(x) { return relu(matmul(x, w)) }
+}
+cell Net {
+    param w: f32[4, 4] = normal(0.5)
+    a = Product(w) @stage(0)
+    b = Product(w) @stage(1)
+    construct(x) { return b(a(x)) }
+}
+train t {
+    network = Net()
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input y: f32[8, 4]
+    micro_batch_num = 4
+    dataset = npz("data.npz", columns = ["x", "y"]) | batch(8)
+}
+`
