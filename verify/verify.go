@@ -4,6 +4,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -161,6 +162,7 @@ type key struct {
 	kind  ir.Kind
 	pos   diag.Pos
 	path  string
+	typ   string
 	micro int
 	// At the end of a step.
 	param   string
@@ -171,13 +173,33 @@ func keyOf(r *device.Record) key {
 	if r.Op == nil {
 		return key{micro: -1, param: r.Param.Name, updated: r.Updated}
 	}
-	return key{pass: r.Op.Pass, kind: r.Op.Kind, pos: r.Op.Pos, path: r.Path, micro: r.Micro}
+	k := key{pass: r.Op.Pass, kind: r.Op.Kind, pos: r.Op.Pos, micro: r.Micro}
+	if k.pos.IsValid() {
+		k.path = r.Path
+	} else {
+		k.typ = r.Type.String() // a sum of gradients stands inside or outside of a call, as the form of the functions has it
+	}
+	return k
 }
 
 // trace is what the operations of one step gave, in the order in which they ran.
 type trace struct {
 	order []place
-	by    map[key][]value
+	by    map[key]*group
+}
+
+// value is the nth of a group that may not be there.
+func (g *group) value(n int) *value {
+	if g == nil || n >= len(g.values) {
+		return nil
+	}
+	return &g.values[n]
+}
+
+// group is the values of a key.
+type group struct {
+	values []value
+	has    map[uint64]bool // digests
 }
 
 // place is the nth record of a key.
@@ -188,6 +210,7 @@ type place struct {
 
 type value struct {
 	digest uint64
+	path   string
 	stage  int
 	typ    ir.Type
 	pos    diag.Pos
@@ -196,7 +219,7 @@ type value struct {
 
 // trace runs a program up to a step and keeps digests of it, and the data of one key if it is given.
 func (r *Reference) trace(ctx context.Context, p *plan.Plan, step int, seed maphash.Seed, keep *key) (*trace, error) {
-	t := &trace{by: map[key][]value{}}
+	t := &trace{by: map[key]*group{}}
 	var mu sync.Mutex
 	o := r.options
 	if p.Programs[0].Train {
@@ -207,7 +230,7 @@ func (r *Reference) trace(ctx context.Context, p *plan.Plan, step int, seed maph
 			return
 		}
 		k := keyOf(x)
-		v := value{digest: maphash.Bytes(seed, x.Data), stage: x.Stage, typ: x.Type}
+		v := value{digest: maphash.Bytes(seed, x.Data), path: x.Path, stage: x.Stage, typ: x.Type}
 		if x.Op != nil {
 			v.pos = x.Op.Pos
 		} else {
@@ -218,10 +241,20 @@ func (r *Reference) trace(ctx context.Context, p *plan.Plan, step int, seed maph
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		t.order = append(t.order, place{k, len(t.by[k])})
-		t.by[k] = append(t.by[k], v)
+		g := t.by[k]
+		if g == nil {
+			g = &group{has: map[uint64]bool{}}
+			t.by[k] = g
+		}
+		t.order = append(t.order, place{k, len(g.values)})
+		g.values = append(g.values, v)
+		g.has[v.digest] = true
 	}
 	_, err := runtime.Run(ctx, p, o)
+	// Ranks run side by side: what they gave is put in an order that does not depend on it.
+	for _, g := range t.by {
+		slices.SortStableFunc(g.values, func(a, b value) int { return cmp.Compare(a.stage, b.stage) })
+	}
 	return t, err
 }
 
@@ -247,11 +280,11 @@ func (r *Reference) locate(ctx context.Context, p *plan.Plan, step int) (*OpDiff
 	if split, err = r.trace(ctx, p, step, seed, &at); err != nil {
 		return nil, err
 	}
-	if i >= len(whole.by[at]) || j >= len(split.by[at]) {
+	a, b := whole.by[at].value(i), split.by[at].value(j)
+	if a == nil || b == nil {
 		return nil, nil // the fault depends on timing
 	}
-	a, b := &whole.by[at][i], &split.by[at][j]
-	d := &OpDifference{Cell: at.path, Pos: b.pos, Micro: at.micro, Stage: b.stage}
+	d := &OpDifference{Cell: b.path, Pos: b.pos, Micro: at.micro, Stage: b.stage}
 	switch {
 	case at.param == "":
 		d.Kind, d.Pass = at.kind.String(), []string{"forward", "input gradient", "weight gradient"}[at.pass]
@@ -274,26 +307,39 @@ func (r *Reference) locate(ctx context.Context, p *plan.Plan, step int) (*OpDiff
 // does. A cut may change the order of the values at one place of the source, and repeat what it computes on several
 // stages: each must be among those of the other program. What only one of them computes is not compared.
 func compare(whole, split *trace) (at key, i, j int) {
-	among := func(list []value, v value) bool {
-		return slices.ContainsFunc(list, func(w value) bool { return w.digest == v.digest })
-	}
 	for _, p := range whole.order {
 		a, b := whole.by[p.key], split.by[p.key]
-		if len(b) == 0 {
+		if b == nil {
 			continue
 		}
-		other := slices.IndexFunc(b, func(v value) bool { return !among(a, v) })
-		if !among(b, a[p.nth]) {
-			if other < 0 {
-				other = min(p.nth, len(b)-1)
+		if v := &a.values[p.nth]; !b.has[v.digest] {
+			// Its counterpart is one that the unsplit program does not have, in the same cell if there is one.
+			j := a.lacks(b, func(w *value) bool { return w.path == v.path })
+			if j < 0 {
+				j = a.lacks(b, func(*value) bool { return true })
 			}
-			return p.key, p.nth, other
+			if j < 0 {
+				j = min(p.nth, len(b.values)-1)
+			}
+			return p.key, p.nth, j
 		}
-		if p.nth == len(a)-1 && other >= 0 {
-			return p.key, min(other, p.nth), other
+		if p.nth == len(a.values)-1 {
+			if j := a.lacks(b, func(*value) bool { return true }); j >= 0 {
+				return p.key, min(j, p.nth), j
+			}
 		}
 	}
 	return key{}, -1, -1
+}
+
+// lacks finds a value of another group that the group does not have, -1 if there is none.
+func (g *group) lacks(other *group, suits func(*value) bool) int {
+	for j := range other.values {
+		if w := &other.values[j]; !g.has[w.digest] && suits(w) {
+			return j
+		}
+	}
+	return -1
 }
 
 // element prints one element of a value.
