@@ -2,6 +2,7 @@ package ppc
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
 )
 
 // block8 is a train block on rows of four numbers, with the entries given.
@@ -192,6 +194,66 @@ func TestMixedBoundary(t *testing.T) {
 		if n := q.Programs[0].Messages[i]; !slices.Equal(types(m), types(n)) || m.Window != n.Window {
 			t.Errorf("names change message %d", i)
 		}
+	}
+}
+
+// A mask may come from the data and be used on a later stage.
+func TestMaskFromData(t *testing.T) {
+	src := `cell Masked {
+    fc = Dense(4, 4)
+    construct(x, mask) { return where(mask, fc(x), x * 0.5) }
+}
+cell Net {
+    first  = Dense(4, 4) @stage(0)
+    second = Masked() @stage(1)
+    construct(x, mask) { return second(first(x), mask) }
+}
+train t {
+    network = Net()
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input mask: bool[8, 4]
+    input y: f32[8, 4]
+    micro_batch_num = 4
+    dataset = npz("data.npz") | batch(8)
+}
+`
+	p := everySchedule(t, Options{Source: []byte(src)})
+	for _, c := range []struct {
+		column data.Array
+		want   string
+	}{
+		{data.Array{Name: "mask", DType: data.U8, Shape: []int{8, 4}, Data: append(make([]byte, 31), 2)}, "column \"mask\" holds 2 in row 7, which is no bool"},
+		{data.NewFloat32("mask", []int{8, 4}, make([]float32, 32)), "column `mask` of the data has rows of f32"},
+	} {
+		numbers := data.NewFloat32("x", []int{8, 4}, make([]float32, 32))
+		labels := numbers
+		labels.Name = "y"
+		file := t.TempDir() + "/data.npz"
+		if err := data.WriteNPZ(file, []data.Array{numbers, c.column, labels}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("want %q, got %v", c.want, err)
+		}
+	}
+	infer := src[:strings.Index(src, "train t")] + "infer t {\n    network = Net()\n    input x: f32[8, 4]\n    input mask: bool[8, 4]\n}\n"
+	in := []data.Array{data.NewFloat32("x", []int{8, 4}, constant(32, 1)), {Name: "mask", DType: data.U8, Shape: []int{8, 4}, Data: make([]byte, 32)}}
+	for i := range in[1].Data {
+		in[1].Data[i] = byte(i % 2)
+	}
+	o := Options{File: "t.pp", Source: []byte(infer)}
+	two := compileFile(t, o).Plan
+	o.Unsplit = true
+	one := compileFile(t, o).Plan
+	a, b := runPlan(t, two, "", runtime.Options{Inputs: in}).Outputs[1][0].Array, runPlan(t, one, "", runtime.Options{Inputs: in}).Outputs[0][0].Array
+	if !bytes.Equal(a.Data, b.Data) {
+		t.Error("the results differ")
+	}
+	in[1].Data[5] = 7
+	if _, err := runtime.Run(context.Background(), two, runtime.Options{Open: cpu.Open, Seed: 1, Inputs: in}); err == nil || !strings.Contains(err.Error(), "element 5 is 7") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -152,6 +152,12 @@ func rowsFor(t *testing.T, p *plan.Plan) string {
 				a.Data = binary.LittleEndian.AppendUint32(a.Data, uint32((i*5+len(arrays))%4))
 			}
 			arrays = append(arrays, a)
+		case ir.Bool:
+			a := data.Array{Name: in.Name, DType: data.U8, Shape: in.Type.Shape}
+			for i := range n {
+				a.Data = append(a.Data, byte(i*5/3%2))
+			}
+			arrays = append(arrays, a)
 		default:
 			t.Fatalf("no data for %s", in.Type)
 		}
