@@ -90,6 +90,19 @@ func TestSkipOverStages(t *testing.T) {
 		t.Errorf("%d chunks", len(p.Programs[0].Chunks))
 	}
 	message(t, p, 0, 7)
+	long := join + `cell Net {
+    first = Dense(4, 4) @stage(0)
+    for i in 0..4 { fc[i] = Dense(4, 4) @stage(i + 1) }
+    last  = Join() @stage(5)
+    construct(x) {
+        y = first(x)
+        for f in fc { x = relu(f(x)) }
+        return last(x, y, y)
+    }
+}`
+	p = everySchedule(t, Options{Source: bytes.ReplaceAll(bytes.ReplaceAll(block8(long, ""), []byte("micro_batch_num = 4"), []byte("micro_batch_num = 12")), []byte("8"), []byte("24"))})
+	message(t, p, 0, 5)
+	message(t, p, 5, 0)
 }
 
 const join = `cell Join {

@@ -2,8 +2,24 @@ package memplan
 
 import "github.com/ppc-lang/ppc/plan"
 
-// sendWindow is how many sends of a message may be outstanding before their buffer is needed again.
+// sendWindow is how many sends of a message to a neighbour may be outstanding before their buffer is needed again.
 const sendWindow = 2
+
+// window is that number for an area of a stage: one more for each stage that its messages pass by. Under 1f1b the stage at
+// one end is so many micro-batches ahead of the other; with less both could wait for ever, one to send an activation and the
+// other to send back a gradient.
+func window(q *plan.Program, stage, area int) int {
+	far := 1
+	for _, m := range q.Messages {
+		for _, t := range m.Tensors {
+			from, to := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+			if from == stage && t.From.Area == area {
+				far = max(far, from-to, to-from)
+			}
+		}
+	}
+	return min(q.MicroBatches, sendWindow+far-1)
+}
 
 // Slots gives every area its number of slots and every message its window, from the order of the actions.
 func Slots(p *plan.Plan) {
@@ -18,7 +34,7 @@ func Slots(p *plan.Plan) {
 			case plan.PerMicro:
 				a.Slots = q.MicroBatches
 			case plan.FToSend, plan.IToSend:
-				a.Slots = min(q.MicroBatches, sendWindow)
+				a.Slots = window(q, s, i)
 			default:
 				a.Slots = alive(q.Actions[s], a.Chunk, a.Lifetime, p.WLag)
 			}

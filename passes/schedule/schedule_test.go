@@ -60,6 +60,57 @@ func TestAllSizes(t *testing.T) {
 	}
 }
 
+// A value may go straight from any stage to any later one, and its gradient straight back, also past stages that no gradient
+// reaches: every pair of stages of every number.
+func TestMessagesPastStages(t *testing.T) {
+	for stages := 3; stages <= 8; stages++ {
+		for from := range stages - 2 {
+			for _, dead := range []bool{false, true} {
+				middle := "x = cells[i](x)"
+				if dead {
+					middle = "y = cells[i](x)"
+				}
+				src := fmt.Sprintf(`cell Join {
+    fc = Dense(4, 4)
+    construct(x, far) { return fc(x) + far }
+}
+cell Net {
+    for i in 0..%[1]d { cells[i] = Dense(4, 4) @stage(i) }
+    far  = Dense(4, 4) @stage(%[2]d)
+    last = Join() @stage(%[1]d)
+    construct(x) {
+        y = x
+        early = far(x)
+        for i in 0..%[1]d { %[3]s }
+        return last(x, early)
+    }
+}
+train t {
+    network = Net()
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[48, 4]
+    input y: f32[48, 4]
+}
+`, stages-1, from, middle)
+				for _, micros := range []int{1, 2, 3, 4, 6, 8, 12, 16, 24} {
+					for _, name := range schedule.Names {
+						for _, lag := range []int{0, 3} {
+							spec, list := frontend.Load("t.pp", []byte(src), frontend.Options{Micro: micros})
+							if list.HasErrors() {
+								t.Fatal(list)
+							}
+							if _, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: lag}); err != nil {
+								t.Fatalf("%d stages, from stage %d, dead %t, %d micro-batches, %s, lag %d: %v", stages, from, dead, micros, name, lag, err)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // The time line of that order, by hand: every pass takes a second, messages take none, weight passes follow their input
 // gradients. Stage 1 idles one second before its first pass, no receive keeps it from ready work, and the last pass ends
 // after 26 seconds, of which 24 are work.
