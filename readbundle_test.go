@@ -12,12 +12,14 @@ import (
 	"regexp"
 	goruntime "runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
@@ -200,4 +202,23 @@ func rowsFile(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return name
+}
+
+// Action lists are not trusted: one that was edited into two stages that wait for each other is refused, with the actions
+// along the cycle.
+func TestReadDeadlock(t *testing.T) {
+	p := compileFile(t, Options{File: "t.pp", Source: []byte(threeStages)}).Plan
+	i := slices.IndexFunc(faults, func(f fault) bool { return f.name == "two stages that wait for each other" })
+	if !faults[i].plant(p) {
+		t.Fatal("no place")
+	}
+	files, err := plan.Files(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadBundleFS(withFile(files, 0, files[0].Content), "out")
+	list := Diagnostics(err)
+	if len(list) != 1 || list[0].Code != diag.BadBundle || strings.Count(list[0].Message, "waits for") != 5 || !strings.Contains(list[0].Message, "F of micro-batch 0 on stage 2") {
+		t.Errorf("%v", list)
+	}
 }

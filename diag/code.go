@@ -70,6 +70,7 @@ const (
 	BadCommandLine  Code = "E1005"
 	NotLaidOut      Code = "E0106"
 	CompilerFault   Code = "E1101"
+	NotEqual        Code = "E1102"
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
 	UnusedCell      Code = "W0201"
@@ -145,6 +146,7 @@ var meanings = []Meaning{
 	{BadCommandLine, "a command line that ppc does not understand"},
 	{NotLaidOut, "a source file whose layout is not that of ppc fmt"},
 	{CompilerFault, "a fault of ppc itself"},
+	{NotEqual, "a split program that differs from the unsplit one"},
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},
 	{UnusedCell, "a cell or parameter that nothing uses"},

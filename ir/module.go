@@ -221,6 +221,26 @@ func (f *Func) AddScope(parent ScopeID, name string) ScopeID {
 	return ScopeID(len(f.scopes) - 1)
 }
 
+// Path is the chain of instances an operation was written in, below the network and inside f. It is the same whether the
+// calls on the way are inlined or not.
+func (f *Func) Path(op *Op) string {
+	path := op.Instance
+	for s := op.Scope; s > 0; s = f.scopes[s].Parent {
+		if n := f.scopes[s].Name; n != "network" {
+			path = JoinPath(n, path)
+		}
+	}
+	return path
+}
+
+// JoinPath joins two instance paths, either of which may be empty.
+func JoinPath(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "." + b
+}
+
 func (f *Func) newValue(v Value) ValueID {
 	return f.values.add(v)
 }

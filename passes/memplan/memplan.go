@@ -238,7 +238,7 @@ func valueName(f *ir.Func, v ir.ValueID) string {
 	if rec.Op == nil {
 		return rec.Name
 	}
-	name := partition.Path(f, rec.Op)
+	name := f.Path(rec.Op)
 	if rec.Op.Pass != ir.ForwardPass {
 		name = "d." + name
 	}

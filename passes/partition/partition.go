@@ -115,27 +115,13 @@ func newCopy(f *ir.Func) *copier {
 
 // what names an operation for people: the path of a cell or the name of the operation.
 func what(f *ir.Func, op *ir.Op) string {
-	if p := Path(f, op); op.Callee != nil && p != "" {
+	if p := f.Path(op); op.Callee != nil && p != "" {
 		return "cell `" + p + "`"
 	}
-	if p := Path(f, op); p != "" {
+	if p := f.Path(op); p != "" {
 		return fmt.Sprintf("`%s` of cell `%s`", op.Kind, p)
 	}
 	return "`" + op.Kind.String() + "`"
-}
-
-// Path is the instance path of an operation below the network.
-func Path(f *ir.Func, op *ir.Op) string {
-	path := op.Instance
-	for s := op.Scope; s > 0; s = f.Scopes()[s].Parent {
-		if n := f.Scopes()[s].Name; n != "" && n != "network" {
-			if path != "" {
-				path = "." + path
-			}
-			path = n + path
-		}
-	}
-	return path
 }
 
 type effects struct{ has map[*ir.Func]bool }

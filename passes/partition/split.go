@@ -174,7 +174,7 @@ func Cells(f *ir.Func, chunk int) []string {
 		if op.Chunk != chunk || op.Pass != ir.ForwardPass {
 			continue
 		}
-		if p := Path(f, op); p != "" && !seen[p] {
+		if p := f.Path(op); p != "" && !seen[p] {
 			seen[p] = true
 			out = append(out, p)
 		}

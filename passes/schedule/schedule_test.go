@@ -3,6 +3,8 @@ package schedule_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,23 +30,116 @@ func chain(stages, chunks, micros int) string {
 // Every schedule of every size compiles, which proves it: no deadlock, order, pairing, buffers. Fewer micro-batches than
 // stages are included.
 func TestAllSizes(t *testing.T) {
+	prove := func(stages, chunks, micros int, lags ...int) {
+		for _, name := range schedule.Names {
+			for _, lag := range lags {
+				spec, list := frontend.Load("t.pp", []byte(chain(stages, chunks, micros)), frontend.Options{})
+				if list.HasErrors() {
+					t.Fatal(list)
+				}
+				_, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: lag})
+				if err != nil {
+					t.Fatalf("%d stages, %d chunks, %d micro-batches, %s, lag %d: %v", stages, chunks, micros, name, lag, err)
+				}
+			}
+		}
+	}
 	for stages := 1; stages <= 5; stages++ {
 		for chunks := 1; chunks <= 3; chunks++ {
 			for micros := 1; micros <= 3*stages+1; micros++ {
-				for _, name := range schedule.Names {
-					for _, lag := range []int{0, 2} {
-						spec, list := frontend.Load("t.pp", []byte(chain(stages, chunks, micros)), frontend.Options{})
-						if list.HasErrors() {
-							t.Fatal(list)
-						}
-						_, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: lag})
-						if err != nil {
-							t.Fatalf("%d stages, %d chunks, %d micro-batches, %s, lag %d: %v", stages, chunks, micros, name, lag, err)
+				prove(stages, chunks, micros, 0, 2)
+			}
+		}
+	}
+	for stages := 6; stages <= 8; stages++ {
+		for chunks := 1; chunks <= 4; chunks++ {
+			for _, micros := range []int{1, stages - 1, stages, stages + 1, 4 * stages} {
+				prove(stages, chunks, micros, 1)
+			}
+		}
+	}
+}
+
+// A value may go straight from any stage to any later one, and its gradient straight back, also past stages that no gradient
+// reaches: every pair of stages of every number.
+func TestMessagesPastStages(t *testing.T) {
+	for stages := 3; stages <= 8; stages++ {
+		for from := range stages - 2 {
+			for _, dead := range []bool{false, true} {
+				middle := "x = cells[i](x)"
+				if dead {
+					middle = "y = cells[i](x)"
+				}
+				src := fmt.Sprintf(`cell Join {
+    fc = Dense(4, 4)
+    construct(x, far) { return fc(x) + far }
+}
+cell Net {
+    for i in 0..%[1]d { cells[i] = Dense(4, 4) @stage(i) }
+    far  = Dense(4, 4) @stage(%[2]d)
+    last = Join() @stage(%[1]d)
+    construct(x) {
+        y = x
+        early = far(x)
+        for i in 0..%[1]d { %[3]s }
+        return last(x, early)
+    }
+}
+train t {
+    network = Net()
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[48, 4]
+    input y: f32[48, 4]
+}
+`, stages-1, from, middle)
+				for _, micros := range []int{1, 2, 3, 4, 6, 8, 12, 16, 24} {
+					for _, name := range schedule.Names {
+						for _, lag := range []int{0, 3} {
+							spec, list := frontend.Load("t.pp", []byte(src), frontend.Options{Micro: micros})
+							if list.HasErrors() {
+								t.Fatal(list)
+							}
+							if _, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: lag}); err != nil {
+								t.Fatalf("%d stages, from stage %d, dead %t, %d micro-batches, %s, lag %d: %v", stages, from, dead, micros, name, lag, err)
+							}
 						}
 					}
 				}
 			}
 		}
+	}
+}
+
+// The time line of that order, by hand: every pass takes a second, messages take none, weight passes follow their input
+// gradients. Stage 1 idles one second before its first pass, no receive keeps it from ready work, and the last pass ends
+// after 26 seconds, of which 24 are work.
+func TestInterleavedTimeLine(t *testing.T) {
+	spec, list := frontend.Load("t.pp", []byte(chain(2, 2, 4)), frontend.Options{})
+	if list.HasErrors() {
+		t.Fatal(list)
+	}
+	p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: 2, Schedule: "1f1b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := [3]float64{1, 1, 1}
+	times := &schedule.Times{Pass: [][3]float64{second, second, second, second}, Update: []float64{0, 0}}
+	got, err := schedule.Simulate(p.Programs[0], times, 0, &plan.Costs{Link: math.Inf(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Makespan != 26 || got.Busy[0] != 24 || got.Busy[1] != 24 || math.Abs(got.Bubble-4.0/52) > 1e-12 {
+		t.Errorf("%+v", got)
+	}
+	// Forwards only: stage 1 works from second 1 to 9 without a gap.
+	for s, list := range p.Programs[0].Actions {
+		p.Programs[0].Actions[s] = slices.DeleteFunc(slices.Clone(list), func(a plan.Action) bool {
+			return a.Kind != plan.Forward && a.Kind != plan.SendForward && a.Kind != plan.RecvForward
+		})
+	}
+	if got, err = schedule.Simulate(p.Programs[0], times, 0, &plan.Costs{Link: math.Inf(1)}); err != nil || got.Makespan != 9 || got.Busy[1] != 8 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

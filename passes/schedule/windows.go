@@ -11,15 +11,16 @@ import (
 const sendWindow = 2
 
 // Windows gives, for every message, how many sends may be outstanding before their buffer is needed again. With one chunk
-// on each stage that is sendWindow. With several the receiver may first work through another chunk, and a smaller window than
-// the order asks for would stall or deadlock: it is one more than what is outstanding, at most, when passes take one unit
+// on each stage and messages between neighbours that is sendWindow. With several chunks the receiver may first work through
+// another one, and past a stage the two ends are several micro-batches apart; a smaller window than the order asks for would
+// stall or deadlock: it is one more than what is outstanding, at most, when passes take one unit
 // of time, transfers none, and no buffer is waited for. That run keeps to these windows, so they cannot close a cycle.
 func Windows(p *plan.Program, stages int) ([]int, error) {
 	windows := make([]int, len(p.Messages))
 	for i := range windows {
 		windows[i] = min(p.MicroBatches, sendWindow)
 	}
-	if len(p.Chunks) <= stages {
+	if !farther(p, stages) {
 		return windows, nil
 	}
 	t := &Times{Pass: make([][3]float64, len(p.Chunks)), Update: make([]float64, stages)}
@@ -45,4 +46,17 @@ func Windows(p *plan.Program, stages int) ([]int, error) {
 		}
 	}
 	return windows, nil
+}
+
+// farther reports whether a stage has several chunks or a message passes a stage by.
+func farther(p *plan.Program, stages int) bool {
+	if len(p.Chunks) > stages {
+		return true
+	}
+	for _, m := range p.Messages {
+		if d := p.Chunks[m.From].Stage - p.Chunks[m.To].Stage; d < -1 || d > 1 {
+			return true
+		}
+	}
+	return false
 }
