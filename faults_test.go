@@ -290,7 +290,7 @@ train t {
 // What the proof and the comparison say about each kind of fault in threeStages: an operation of the right line, or who
 // waits for whom.
 var named = map[string]struct{ proof, report string }{
-	"a dropped boundary gradient": {"",
+	"a dropped boundary gradient": {"stage 1: nothing makes d.c.matmul, which I of chunk 1 reads",
 		"t.pp:7:24: error E1102: `mul` of cell `b` is the first that differs from the unsplit program: on stage 1 element 0 is ... (input gradient of micro-batch 0, step 0)"},
 	"swapped messages": {"stage 1: SEND_B of message 3, micro-batch 1 comes where micro-batch 0 is due",
 		"t.pp:7:24: error E1102: `mul` of cell `a` is the first that differs from the unsplit program: on stage 0 element 0 is ... (input gradient of micro-batch 0, step 0)"},
