@@ -106,3 +106,15 @@ func TestWindows(t *testing.T) {
 		}
 	}
 }
+
+// The schedule for people names chunks, of which a rank may have several.
+func TestScheduleTable(t *testing.T) {
+	files, err := plan.Files(compileFile(t, Options{File: "folded.pp", Source: []byte(folded), Schedule: "gpipe", Micro: 2}).Plan, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "0F0,0F1,3F0,3F1,3B0,3B1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1\n"
+	if got := asText(files)["schedule.csv"]; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

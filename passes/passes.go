@@ -302,7 +302,7 @@ func runMemPlan(s *state) error {
 	windows := make([][]int, len(s.plan.Programs))
 	for i, q := range s.plan.Programs {
 		var err error
-		if windows[i], err = schedule.Windows(q, s.opt.Stages); err != nil {
+		if windows[i], err = schedule.Windows(q); err != nil {
 			return err
 		}
 	}

@@ -271,3 +271,26 @@ func compare(t *testing.T, p *plan.Plan, want []string) {
 		}
 	}
 }
+
+// A value that goes from the first stage straight to the last one, which 1f1b keeps stages-1 micro-batches behind: its
+// buffers are as many as that, and both ends never wait for each other.
+func TestStraightToTheLastStage(t *testing.T) {
+	for stages := 3; stages <= 8; stages++ {
+		src := fmt.Sprintf("cell Add {\n    fc = Dense(4, 4)\n    construct(x, far) { return fc(x) + far }\n}\ncell Net {\n    for i in 0..%d { fc[i] = Dense(4, 4) @stage(i) }\n"+
+			"    add = Add() @stage(%[1]d)\n    construct(x) {\n        for i in 0..%[1]d {\n            x = fc[i](x)\n            if i == 0 { far = x }\n        }\n        return add(x, far)\n    }\n}\n"+
+			"train t {\n    network = Net()\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n    input x: f32[32, 4]\n    input y: f32[32, 4]\n    micro_batch_num = 16\n}\n", stages-1)
+		spec, list := frontend.Load("t.pp", []byte(src), frontend.Options{})
+		if list.HasErrors() {
+			t.Fatal(list)
+		}
+		p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: "1f1b", WLag: 2})
+		if err != nil {
+			t.Fatalf("%d stages: %v", stages, err)
+		}
+		for _, m := range p.Programs[0].Messages {
+			if m.From == 0 && m.To == stages-1 && !m.Backward && (m.Window < stages-1 || m.Window > stages+1) {
+				t.Errorf("%d stages: %d buffers", stages, m.Window)
+			}
+		}
+	}
+}
