@@ -28,8 +28,7 @@ type instance struct {
 	parent *instance
 	name   string // below the parent: layer1, block.3
 
-	stage    int // stage mark, -1 without
-	stageAt  diag.Range
+	placing
 	applied  bool
 	compiled map[string]*compiled
 	likeness *likeness // see twin.go
@@ -41,8 +40,8 @@ type storage struct {
 	param *ir.Param // named and added to the module when the tree is complete
 	owner *instance
 	name  string // below the owner
-	stage int    // stage mark, -1 without
-	read  bool
+	placing
+	read bool
 
 	buffer bool // declared with `buffer`: written by the construct, not trained
 	at     diag.Range
@@ -75,7 +74,7 @@ func (v *env) instantiate(c *class, args []argument, at diag.Range) value {
 		}
 		return poison{}
 	}
-	inst := &instance{class: c, at: at, from: v.origin(at), stage: -1, members: map[string]value{},
+	inst := &instance{class: c, at: at, from: v.origin(at), placing: nowhere, members: map[string]value{},
 		memberAt: map[string]diag.Range{}, compiled: map[string]*compiled{}}
 	inside := &env{elaborator: v.elaborator, file: c.file, inst: inst, from: v.origin(at)}
 	inst.args = map[string]value{}
@@ -374,7 +373,7 @@ func (v *env) storage(s *syntax.Storage) {
 		v.errorf(diag.NotSupported, s.At, "buffers are not built yet, except in optimizers")
 		return
 	}
-	p := &storage{owner: v.inst, name: s.Name.Text, stage: -1, buffer: s.Buffer, at: s.At}
+	p := &storage{owner: v.inst, name: s.Name.Text, placing: nowhere, buffer: s.Buffer, at: s.At}
 	init := s.Default
 	if init == nil {
 		v.fail(diag.Errorf(diag.NeedInitializer, s.Name.At, "the parameter %q needs an initialiser", s.Name.Text).
@@ -384,9 +383,7 @@ func (v *env) storage(s *syntax.Storage) {
 	if m, ok := init.(*syntax.Marked); ok {
 		init = m.X
 		for _, mark := range m.Marks {
-			if stage, ok := v.stageMark(mark); ok {
-				p.stage = stage
-			}
+			v.placeMark(mark, &p.placing)
 		}
 	}
 	typ, ok := v.tensorType(s.Type, s.Name.At)

@@ -260,7 +260,7 @@ func (b *block) matchParams(k syntax.Expr) []string {
 			}
 		}
 	} else {
-		wanted, ok := b.keyPaths(k)
+		wanted, ok := b.keyPaths("groups", k)
 		if !ok {
 			return nil
 		}

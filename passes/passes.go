@@ -50,6 +50,7 @@ type state struct {
 	shard    int           // ranks that share out optimizer states
 	degrees  []int         // of the programs: ranks of a stage that run them
 	folds    [][]plan.Fold // of the results of entries
+	chunks   [][]int       // the stage of every chunk, per entry
 	steps    []*autodiff.Step
 	programs []*memplan.Program
 	plan     *plan.Plan
@@ -181,7 +182,11 @@ func (s *state) text() string {
 }
 
 func runLazyInline(s *state) error {
-	s.entries = lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline)
+	entries, errs := lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline, s.spec.Keyed)
+	if errs.HasErrors() {
+		return errs
+	}
+	s.entries = entries
 	return nil
 }
 
@@ -261,12 +266,12 @@ func runPartition(s *state) error {
 	}
 	for i := range s.specs {
 		var errs diag.List
-		f := s.entries[i]
+		f, on := s.entries[i], partition.Straight(s.opt.Stages)
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
+			f, on, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
 			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
@@ -276,6 +281,7 @@ func runPartition(s *state) error {
 			return errs
 		}
 		s.entries[i] = f
+		s.chunks = append(s.chunks, on)
 	}
 	return nil
 }
@@ -306,12 +312,12 @@ func runSplit(s *state) error {
 			m.Reads = s.steps[i].Reads
 			m.Results -= len(m.Reads)
 		}
-		m.Parts, m.Crossings = partition.Split(f, s.opt.Stages)
+		m.Parts, m.Crossings = partition.Split(f, len(s.chunks[i]))
 		if err := partition.Covers(f, m.Parts); err != nil {
 			return err
 		}
 		for c := range m.Parts {
-			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c % s.opt.Stages, Cells: partition.Cells(f, c)})
+			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: s.chunks[i][c], Cells: partition.Cells(f, c)})
 		}
 		s.programs = append(s.programs, m)
 	}
@@ -355,7 +361,14 @@ func runBroadcast(s *state) error {
 }
 
 func runMemPlan(s *state) error {
-	memplan.Slots(s.plan)
+	windows := make([][]int, len(s.plan.Programs))
+	for i, q := range s.plan.Programs {
+		var err error
+		if windows[i], err = schedule.Windows(q); err != nil {
+			return err
+		}
+	}
+	memplan.Slots(s.plan, windows)
 	s.plan.Memory = []*plan.Memory{memplan.Layout(s.plan, &plan.CPU)}
 	costs := &plan.CPU
 	if s.opt.Target != nil {

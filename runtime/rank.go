@@ -181,10 +181,13 @@ func (p *rankProgram) load(d *data.Dataset, row, replica int, full bool) error {
 		for m, b := range in.micros {
 			var err error
 			at := row + m*n + replica*rows
-			if in.typ.DType == ir.F32 {
-				err = d.FillFloat32(at, rows, in.column, floats(b)[:in.typ.Elems()])
-			} else {
-				err = d.FillInt32(at, rows, in.column, ints(b)[:in.typ.Elems()])
+			switch elems := in.typ.Elems(); in.typ.DType {
+			case ir.F32:
+				err = d.FillFloat32(at, rows, in.column, floats(b)[:elems])
+			case ir.Bool:
+				err = d.FillBool(at, rows, in.column, b[:elems])
+			default:
+				err = d.FillInt32(at, rows, in.column, ints(b)[:elems])
 			}
 			if err != nil {
 				return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -49,6 +48,9 @@ type Options struct {
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
 	Norms bool
+	// Digests asks for digests of the parameters in OnStep. A copy of a shared parameter that is not bit-equal to its
+	// owner's then ends the run with an error.
+	Digests bool
 	// Log returns where print operations of a rank write. It must be set if the plan prints; a writer that discards says that
 	// nobody wants to see it.
 	Log func(rank int) io.Writer
@@ -63,6 +65,7 @@ type Step struct {
 	LossScale   float64   // 1 without
 	Norm        float64   // global gradient norm
 	Norms       []float64 // by Module.Params; only if asked
+	Digests     []uint64  // of the parameters after the step, by Module.Params; only if asked
 }
 
 // Eval is the result of an evaluation.
@@ -115,7 +118,7 @@ type runner struct {
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
-	norms    []chan []float64 // by stage
+	reports  []chan report // by stage
 	result   Result
 	inputs   [][]byte // of an inference on arrays: all rows of every input
 	rows     int      // of an inference
@@ -342,7 +345,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 			}
 		}
 		if replica == 0 {
-			r.norms = append(r.norms, make(chan []float64, 1))
+			r.reports = append(r.reports, make(chan report, 1))
 		}
 	}
 	return nil
@@ -401,6 +404,7 @@ func (r *runner) train(k *rank) error {
 	if r.opt.Norms && k.squares == nil {
 		k.wantSquares()
 	}
+	reporting := r.opt.Norms || r.opt.Digests
 	lossStage := q.Outputs[0].Stage
 	var own []float64 // losses of this rank
 	start := time.Now()
@@ -427,16 +431,25 @@ func (r *runner) train(k *rank) error {
 		if k.replica > 0 {
 			continue
 		}
+		var mine report
+		if reporting {
+			var err error
+			if mine, err = r.reportOf(k); err != nil {
+				return err
+			}
+		}
 		if k.stage != lossStage {
-			if r.opt.Norms && !r.sendNorms(k.stage, k.squares) {
-				return errStopped
+			if reporting {
+				if err := r.send(k, lossStage, mine); err != nil {
+					return err
+				}
 			}
 			continue
 		}
 		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses), Skipped: k.overflow, LossScale: scale}
-		if r.opt.Norms {
-			if !r.gatherNorms(k.stage, k.squares, scale, &s) {
-				return errStopped
+		if reporting {
+			if err := r.gather(k, mine, &s); err != nil {
+				return err
 			}
 		}
 		r.result.LastLoss, r.result.Steps = s.Loss, n+1
@@ -480,36 +493,6 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 		sum /= float64(p.MicroBatches)
 	}
 	return sum
-}
-
-func (r *runner) sendNorms(stage int, squares []float64) bool {
-	select {
-	case r.norms[stage] <- append([]float64(nil), squares...):
-		return true
-	case <-r.stop:
-		return false
-	}
-}
-
-// gatherNorms collects the sums of squares of all stages; the global norm adds them in declaration order.
-func (r *runner) gatherNorms(stage int, own []float64, scale float64, s *Step) bool {
-	parts := make([][]float64, len(r.plan.Stages))
-	for t := range parts {
-		parts[t] = own
-		if t != stage {
-			select {
-			case parts[t] = <-r.norms[t]:
-			case <-r.stop:
-				return false
-			}
-		}
-	}
-	each, total := squaresOf(r.plan, parts)
-	for i, x := range each {
-		each[i] = math.Sqrt(x) / scale
-	}
-	s.Norms, s.Norm = each, math.Sqrt(total)/scale
-	return true
 }
 
 // collect takes the parameters and what the devices counted.

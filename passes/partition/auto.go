@@ -120,7 +120,7 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 					op.Stage = s
 				}
 			}
-			chunk, errs := colour(f, stages, false, false, pos)
+			chunk, _, errs := colour(f, stages, false, false, pos) // the marks are stages that never go down: chunk k is on stage k
 			if errs.HasErrors() {
 				return nil, errs
 			}
