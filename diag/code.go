@@ -43,6 +43,7 @@ const (
 	EmptyStage      Code = "E0505"
 	TooManyStages   Code = "E0506"
 	BadLayout       Code = "E0507"
+	BufferStages    Code = "E0508"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -114,6 +115,7 @@ var meanings = []Meaning{
 	{EmptyStage, "a stage without an op"},
 	{TooManyStages, "more stages than there are ops to place"},
 	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
+	{BufferStages, "a buffer that several stages or chunks read or write"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},

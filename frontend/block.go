@@ -152,6 +152,7 @@ func (b *block) settings() {
 		b.stages = 1
 	}
 	b.microBatches(spec, b.entries["micro_batch_num"])
+	b.micro = spec.MicroBatches
 	if n, _, ok := b.positive("epochs", 1); ok {
 		spec.Epochs = n
 	}
@@ -366,14 +367,23 @@ func (b *block) register() {
 			cells[i.path()] = i
 		}
 	}
+	seen := map[string]ir.Pos{}
+	index := 0
 	declare := func(p *storage) {
 		p.param.Name = p.name
+		p.index = index
+		index++
 		if path := p.owner.path(); path != "" {
 			p.param.Name = path + "." + p.name
 		}
-		if first := b.module.Param(p.param.Name); first != nil {
+		if first, ok := seen[p.param.Name]; ok {
 			b.fail(diag.Errorf(diag.DuplicateName, diag.At(p.param.Pos), "two parameters have the path %q", p.param.Name).
-				WithNote(diag.At(first.Pos), "the other is here"))
+				WithNote(diag.At(first), "the other is here"))
+			return
+		}
+		seen[p.param.Name] = p.param.Pos
+		if p.buffer {
+			p.state.Name = p.param.Name
 			return
 		}
 		b.module.AddParam(p.param)
@@ -464,7 +474,8 @@ func (b *block) entry() {
 	if b.decl.Kind == "infer" && !b.list.HasErrors() {
 		b.inferred(f, results)
 	}
-	f.finish(results, at.Pos)
+	f.finish(append(results, f.newValues(at.Pos)...), at.Pos)
+	b.arrangeBuffers(f)
 	if inst := b.member("optimizer"); inst != nil && b.decl.Kind == "train" {
 		b.optimizer(inst)
 	}
@@ -618,7 +629,11 @@ func (b *block) unused() {
 	}
 	declare := func(p *storage) {
 		if !p.read && len(p.owner.compiled) > 0 {
-			b.list.Add(diag.Warningf(diag.UnusedCell, diag.At(p.param.Pos), "the parameter `%s` is never read", p.param.Name))
+			what := "parameter"
+			if p.buffer {
+				what = "buffer"
+			}
+			b.list.Add(diag.Warningf(diag.UnusedCell, diag.At(p.param.Pos), "the %s `%s` is never read", what, p.param.Name))
 		}
 	}
 	for _, name := range b.root.order {

@@ -2,6 +2,7 @@ package ir
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ppc-lang/ppc/diag"
 )
@@ -308,10 +309,13 @@ func (f *Func) Uses() [][]Use {
 }
 
 // Constants tells, per value, whether it depends on constants only: such values are computed again where they are needed,
-// never kept for the gradient or sent.
-func (f *Func) Constants() []bool {
+// never kept for the gradient or sent. What depends on the values in except does not count.
+func (f *Func) Constants(except ...ValueID) []bool {
 	out := make([]bool, len(f.values))
 	for _, op := range f.Ops {
+		if len(except) > 0 && len(op.Results) > 0 && slices.Contains(except, op.Results[0]) {
+			continue
+		}
 		if op.Callee != nil || op.Kind.Info().Effect || len(op.Results) == 0 {
 			continue
 		}

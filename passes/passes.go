@@ -50,6 +50,19 @@ type state struct {
 	plan     *plan.Plan
 }
 
+// buffers tells which values of the graph of program i are buffers.
+func (s *state) buffers(i int) *partition.State {
+	q := s.specs[i]
+	out := &partition.State{Buffers: q.Buffers, Written: q.Written, Arg: len(q.Inputs)}
+	for _, r := range q.Results {
+		out.Result++
+		if r.Ratio {
+			out.Result++
+		}
+	}
+	return out
+}
+
 // pass is a row of the table.
 type pass struct {
 	name  string
@@ -198,21 +211,32 @@ func runPartition(s *state) error {
 	if costs == nil {
 		costs = &plan.CPU
 	}
+	home := map[*plan.Buffer]int{} // stages
 	for i := range s.specs {
 		var errs diag.List
-		f := s.entries[i]
+		f, buffers := s.entries[i], s.buffers(i)
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
+			f, errs = partition.Marked(f, buffers, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
-			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
+			f, placement, errs = partition.Auto(f, buffers, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
-			f, errs = partition.Apply(f, placement, s.opt.Stages, s.spec.StagesPos)
+			f, errs = partition.Apply(f, buffers, placement, s.opt.Stages, s.spec.StagesPos)
 		}
 		if errs.HasErrors() {
 			return errs
+		}
+		for b, stage := range buffers.Stages(f, s.opt.Stages) {
+			first, ok := home[buffers.Buffers[b]]
+			if ok && stage >= 0 && stage != first {
+				return diag.List{diag.Errorf(diag.BufferStages, diag.At(buffers.Buffers[b].Pos), "the buffer `%s` is on stage %d in the block `%s` and on stage %d in `%s`; it can only be in one place",
+					buffers.Buffers[b].Name, first, s.spec.Name, stage, s.specs[i].Name).WithRepair("mark the cell with its stage")}
+			}
+			if stage >= 0 {
+				home[buffers.Buffers[b]] = stage
+			}
 		}
 		s.entries[i] = f
 	}
@@ -240,10 +264,10 @@ func runSplit(s *state) error {
 		if q.Rest != nil {
 			prog.Rest = i + 1
 		}
-		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), Results: len(f.Results)}
+		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), State: s.buffers(i)}
+		m.Results = m.State.Result
 		if s.steps[i] != nil {
 			m.Reads = s.steps[i].Reads
-			m.Results -= len(m.Reads)
 		}
 		m.Parts, m.Crossings = partition.Split(f, s.opt.Stages)
 		if err := partition.Covers(f, m.Parts); err != nil {

@@ -68,6 +68,8 @@ type Chunk struct {
 	// Phases by ir.Pass: forward, input gradient, weight gradient. Evaluation has the first only; a phase without
 	// operations has a nil Func.
 	Phases [3]Phase
+	// Stores are the copies behind the forward pass of a micro-batch: new values of buffers.
+	Stores []Store
 }
 
 // Empty reports whether the chunk has nothing to do.
@@ -217,6 +219,7 @@ const (
 	Parameters Class = "parameters"
 	Gradients  Class = "gradients"
 	OptState   Class = "optimizer"
+	States     Class = "state"
 	InputsOf   Class = "inputs"
 	Saved      Class = "saved"
 	Boundary   Class = "boundary"
@@ -226,7 +229,7 @@ const (
 )
 
 // Classes in the order they are printed.
-var Classes = []Class{Parameters, Gradients, OptState, InputsOf, Saved, Boundary, Outputs, Scratch, Private}
+var Classes = []Class{Parameters, Gradients, OptState, States, InputsOf, Saved, Boundary, Outputs, Scratch, Private}
 
 // Lifetime of the areas of a chunk: from the first action to the last that touches a slot.
 type Lifetime uint8
@@ -242,9 +245,10 @@ const (
 	RecvToI            // received gradient, dead after I
 	IToSend            // made by I, dead when sent
 	GradForW           // received gradient or made by I, dead after W
+	Stored             // made by F, dead when it has been copied to a buffer right behind
 )
 
-var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w"}
+var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "stored"}
 
 func (l Lifetime) String() string { return lifetimeNames[l] }
 
@@ -281,6 +285,8 @@ const (
 type Stage struct {
 	Areas  []Area
 	Params []StageParam
+	// Buffers of cells that the stage keeps.
+	Buffers []StageBuffer
 	// Seed is the gradient of the loss of a micro-batch: 1, or 1/M under `mean`; Item -1 without training.
 	Seed Ref
 	// Inputs is, per program and input, where the stage keeps it (one slot per micro-batch); Item -1 if it has no use for it.

@@ -68,6 +68,9 @@ func (r *reader) programs() error {
 					return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
 				}
 			}
+			if err := r.stores(chunk, cd.Stores); err != nil {
+				return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
+			}
 			q.Chunks = append(q.Chunks, chunk)
 		}
 		for s, st := range r.p.Stages {

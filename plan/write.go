@@ -30,6 +30,7 @@ const (
 	parametersFile = "parameters.csv"
 	boundariesFile = "boundaries.csv"
 	sharedFile     = "shared.csv"
+	statesFile     = "states.csv"
 	buffersFile    = "buffers.csv"
 	framesFile     = "frames.csv"
 	optimizerFile  = "optimizer.ir"
@@ -93,6 +94,7 @@ type (
 		Cells  []string   `yaml:"cells,flow"`
 		Flops  float64    `yaml:"flops"`
 		Phases []phaseDoc `yaml:"phases"`
+		Stores string     `yaml:"stores,omitempty"` // from and to, alternating
 	}
 	phaseDoc struct {
 		Func    string `yaml:"func"` // "" for a pass without operations
@@ -132,6 +134,7 @@ func Files(p *Plan, extra []File) ([]File, error) {
 	add(parametersFile, parameterTable(p))
 	add(boundariesFile, boundaryTable(p))
 	add(sharedFile, sharedTable(p))
+	add(statesFile, stateTable(p))
 	add(buffersFile, bufferTable(p))
 	add(framesFile, frameTable(p))
 	add(scheduleFile, scheduleTable(p))
@@ -261,6 +264,11 @@ func document(p *Plan) *planDoc {
 				}
 				y.Phases = append(y.Phases, z)
 			}
+			var stores []Ref
+			for _, s := range c.Stores {
+				stores = append(stores, s.From, s.To)
+			}
+			y.Stores = refs(stores)
 			x.Chunks = append(x.Chunks, y)
 		}
 		d.Programs = append(d.Programs, x)
@@ -320,6 +328,7 @@ func (t *table) bytes() []byte {
 
 var (
 	sharedHead     = []string{"program", "message", "from_stage", "to_stage", "carries", "name", "type", "from", "to"}
+	statesHead     = []string{"stage", "name", "type", "first", "place"}
 	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states"}
 	boundariesHead = []string{"program", "message", "from_chunk", "to_chunk", "direction", "window", "name", "type", "from", "to"}
 	buffersHead    = []string{"stage", "area", "item", "name", "type", "form", "offsets"}
@@ -346,6 +355,17 @@ func parameterTable(p *Plan) []byte {
 		}
 		for _, at := range places {
 			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4])
+		}
+	}
+	return t.bytes()
+}
+
+// stateTable lists the buffers of cells.
+func stateTable(p *Plan) []byte {
+	t := newTable(statesHead...)
+	for s, st := range p.Stages {
+		for _, b := range st.Buffers {
+			t.row(s, b.Name, b.Type.String(), strconv.FormatFloat(b.First, 'g', -1, 64), b.Ref.String())
 		}
 	}
 	return t.bytes()

@@ -298,6 +298,11 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.dev = dev
 		k.prepare()
 		st := r.plan.Stages[s]
+		for _, b := range st.Buffers {
+			for slot := range st.Areas[b.Ref.Area].Slots {
+				fill(dev.Buffer(b.Ref, slot), b.Type.DType, b.First)
+			}
+		}
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
 			if reduction == "mean" {

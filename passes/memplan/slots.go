@@ -17,6 +17,8 @@ func Slots(p *plan.Plan) {
 			switch a.Lifetime {
 			case plan.PerMicro:
 				a.Slots = q.MicroBatches
+			case plan.Stored:
+				a.Slots = 1
 			case plan.FToSend, plan.IToSend:
 				a.Slots = min(q.MicroBatches, sendWindow)
 			default:

@@ -14,7 +14,7 @@ import (
 // stage costs, then the earliest cut. The result is exact. The unit is an operation or call of the network's own body;
 // the most expensive call is opened while there are fewer units than stages. pos is where the number of stages was set.
 // The placement says where the cells went, for other programs with the same network.
-func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Placement, diag.List) {
+func Auto(f *ir.Func, s *State, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Placement, diag.List) {
 	c := &coster{costs: costs, funcs: map[*ir.Func]float64{}}
 	network := map[ir.OpID]bool{}
 	for _, op := range f.Ops {
@@ -27,15 +27,17 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 	}
 	var units []unit
 	for {
-		units = weigh(f, c)
+		units = s.glue(f, weigh(f, s, c))
 		if len(units) >= stages {
 			break
 		}
 		var call *ir.Op
 		most := 0.0
 		for _, u := range units {
-			if u.op.Callee != nil && (call == nil || u.cost > most) {
-				call, most = u.op, u.cost
+			for _, op := range u.ops {
+				if op.Callee != nil && (call == nil || u.cost > most) {
+					call, most = op, u.cost
+				}
 			}
 		}
 		if call == nil {
@@ -45,24 +47,28 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
-	constant := f.Constants()
+	constant := f.Constants(s.stores(f)...)
 	for _, op := range f.Ops {
 		if len(op.Results) > 0 && constant[op.Results[0]] {
 			chunk[op.ID] = cloned
 		}
 	}
 	start := 0
-	for s, end := range cutChain(f, units, stages) {
+	for stage, end := range cutChain(f, units, stages) {
 		for _, u := range units[start:end] {
-			chunk[u.op.ID] = s
+			for _, op := range u.ops {
+				chunk[op.ID] = stage
+			}
 		}
 		start = end
 	}
 	placement := Placement{}
-	keys := keysOf(f)
+	keys := keysOf(f, s)
 	for _, u := range units {
-		if k := keys[u.op.ID]; k != "" {
-			placement[k] = chunk[u.op.ID]
+		for _, op := range u.ops {
+			if k := keys[op.ID]; k != "" {
+				placement[k] = chunk[op.ID]
+			}
 		}
 	}
 	return recolour(f, chunk), placement, nil
@@ -72,12 +78,12 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 type Placement map[string]int
 
 // keysOf names the forward operations inside the network: the path of their scope and their number there. The same
-// network gives the same keys in every program.
-func keysOf(f *ir.Func) []string {
+// network gives the same keys in every program: what training copies of buffers does not count.
+func keysOf(f *ir.Func, s *State) []string {
 	keys := make([]string, f.NumOps())
 	count := make([]int, len(f.Scopes()))
 	for _, op := range f.Ops {
-		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity {
+		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity || op.Kind == ir.BroadcastTo && s.of(f, op.Args[0]) >= 0 {
 			continue
 		}
 		inside, path := false, ""
@@ -98,7 +104,7 @@ func keysOf(f *ir.Func) []string {
 
 // Apply colours another program of the same network as Auto coloured the first one. Operations that are not of the network
 // run on the highest stage of their producers.
-func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, diag.List) {
+func Apply(f *ir.Func, s *State, placement Placement, stages int, pos ir.Pos) (*ir.Func, diag.List) {
 	opened := map[string]bool{}
 	for key := range placement {
 		for i, c := range key {
@@ -108,7 +114,7 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 		}
 	}
 	for {
-		keys, which := keysOf(f), map[ir.OpID]bool{}
+		keys, which := keysOf(f, s), map[ir.OpID]bool{}
 		for _, op := range f.Ops {
 			if op.Pass == ir.ForwardPass && op.Callee != nil && (op.Instance == "network" || opened[scopePath(f, op)] && keys[op.ID] != "" && !has(placement, keys[op.ID])) {
 				which[op.ID] = true
@@ -116,11 +122,11 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 		}
 		if len(which) == 0 {
 			for _, op := range f.Ops {
-				if s, ok := placement[keys[op.ID]]; ok && keys[op.ID] != "" {
-					op.Stage = s
+				if stage, ok := placement[keys[op.ID]]; ok && keys[op.ID] != "" {
+					op.Stage = stage
 				}
 			}
-			chunk, errs := colour(f, stages, false, false, pos)
+			chunk, errs := place(f, s, stages, false, false, pos)
 			if errs.HasErrors() {
 				return nil, errs
 			}
@@ -141,9 +147,9 @@ func scopePath(f *ir.Func, call *ir.Op) string {
 	return path
 }
 
-// unit is what the planner keeps together: an operation or call.
+// unit is what the planner keeps together: an operation or call, or all of them between uses of a buffer.
 type unit struct {
-	op   *ir.Op
+	ops  []*ir.Op
 	cost float64 // forward and backward
 }
 
@@ -155,10 +161,10 @@ func pieces(n int) string {
 }
 
 // weigh lists the forward operations of f, constants aside, with their cost and that of their gradient operations.
-func weigh(f *ir.Func, c *coster) []unit {
+func weigh(f *ir.Func, s *State, c *coster) []unit {
 	var units []unit
 	place := make([]int, f.NumOps())
-	constant := f.Constants()
+	constant := f.Constants(s.stores(f)...)
 	skipped := make([]bool, f.NumOps())
 	for _, op := range f.Ops {
 		switch {
@@ -166,7 +172,7 @@ func weigh(f *ir.Func, c *coster) []unit {
 			skipped[op.ID] = true
 		case op.Pass == ir.ForwardPass:
 			place[op.ID] = len(units)
-			units = append(units, unit{op, c.op(f, op)})
+			units = append(units, unit{[]*ir.Op{op}, c.op(f, op)})
 		case op.Forward != 0:
 			units[place[op.Forward]].cost += c.op(f, op)
 		}
@@ -188,7 +194,9 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 		at[i] = n
 	}
 	for i, u := range units {
-		at[u.op.ID] = i
+		for _, op := range u.ops {
+			at[op.ID] = i
+		}
 	}
 	type state struct {
 		bytes  int
@@ -209,11 +217,13 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	for i := n - 1; i >= 0; i-- {
 		bytes := 0
 		for j := i + 1; j <= n && prefix[j]-prefix[i] <= limit; j++ {
-			for _, a := range units[j-1].op.Args {
-				d := f.Value(a).Op
-				if d != nil && at[d.ID] < i && seen[a] != i+1 {
-					seen[a] = i + 1
-					bytes += f.TypeOf(a).Bytes()
+			for _, op := range units[j-1].ops {
+				for _, a := range op.Args {
+					d := f.Value(a).Op
+					if d != nil && at[d.ID] < i && seen[a] != i+1 {
+						seen[a] = i + 1
+						bytes += f.TypeOf(a).Bytes()
+					}
 				}
 			}
 			w := prefix[j] - prefix[i]

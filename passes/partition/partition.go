@@ -17,7 +17,7 @@ import (
 // Marked colours f from its stage marks and returns the coloured form, where every operation has a chunk. pos is where
 // the number of stages was set. Only the first program of
 // a plan must use every stage: an evaluation may leave some idle.
-func Marked(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, diag.List) {
+func Marked(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, diag.List) {
 	m := &marks{has: map[*ir.Func]bool{}}
 	for {
 		which := map[ir.OpID]bool{}
@@ -31,7 +31,7 @@ func Marked(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) (*ir.Fun
 		}
 		f = open(f, which)
 	}
-	chunk, errs := colour(f, stages, interleave, first, pos)
+	chunk, errs := place(f, s, stages, interleave, first, pos)
 	if errs.HasErrors() {
 		return nil, errs
 	}
@@ -111,14 +111,22 @@ const cloned = -2
 //
 // Chunk k is the (k/stages)th chunk of stage k%stages. With interleave a mark below the producers' stage starts the next
 // chunk of its stage; without, it is an error.
-func colour(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
+//
+// home has the chunk of operations that stay with a buffer, floating where that is not known yet, and -1 for others.
+func colour(f *ir.Func, s *State, home []int, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
 	var errs diag.List
 	chunk := make([]int, f.NumOps())
 	by := make([]*ir.Op, stages) // an operation of every stage
 	fx := &effects{has: map[*ir.Func]bool{}}
-	constant := f.Constants()
+	constant := f.Constants(s.stores(f)...)
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass {
+			continue
+		}
+		if c := home[op.ID]; c == floating || c >= 0 && (op.Stage < 0 || op.Stage == c%stages) {
+			if chunk[op.ID] = c; c >= 0 && by[c%stages] == nil {
+				by[c%stages] = op
+			}
 			continue
 		}
 		if len(op.Results) > 0 && constant[op.Results[0]] {
@@ -130,6 +138,8 @@ func colour(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) ([]int, 
 			v := f.Value(a)
 			switch {
 			case v.Param != nil:
+				inputsOnly = false
+			case v.Op != nil && chunk[v.Op.ID] == floating, s.of(f, a) >= 0:
 				inputsOnly = false
 			case v.Op != nil && chunk[v.Op.ID] != cloned:
 				inputsOnly = false
@@ -169,6 +179,32 @@ func colour(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) ([]int, 
 			errs.Add(diag.Errorf(diag.EmptyStage, diag.At(pos), "stage %d has nothing to do: no cell is marked with it", s).
 				WithRepair("mark a cell with stage %d, or lower the marks above it", s))
 		}
+	}
+	return chunk, errs
+}
+
+// place colours f by its marks, in two turns: where operations that stay with a buffer go is known when the others have
+// their chunk.
+func place(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
+	home, group := s.floats(f)
+	if len(s.Buffers) > 0 {
+		unknown := make([]int, len(home))
+		for id, h := range home {
+			if unknown[id] = h; h >= 0 {
+				unknown[id] = floating
+			}
+		}
+		chunk, _ := colour(f, s, unknown, stages, interleave, false, pos)
+		at := s.homes(f, chunk, home, group)
+		for id, h := range home {
+			if h >= 0 {
+				home[id] = at[h]
+			}
+		}
+	}
+	chunk, errs := colour(f, s, home, stages, interleave, first, pos)
+	if !errs.HasErrors() {
+		errs = append(errs, s.check(f, chunk, stages)...)
 	}
 	return chunk, errs
 }
