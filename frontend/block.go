@@ -38,7 +38,7 @@ type input struct {
 var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
-	"seed": true, "metrics": true, "layout": true, "output_broadcast": true,
+	"seed": true, "metrics": true, "layout": true, "output_broadcast": true, "feedback": true,
 	"segment_config": false, "every": false, "clip_norm": false, "clip_value": false,
 	"accumulate": false, "precision": false, "loss_scale": false,
 }
@@ -132,6 +132,9 @@ func (b *block) collect() {
 	}
 	if s := b.entries["output_broadcast"]; s != nil && b.decl.Kind != "infer" {
 		b.errorf(diag.UnknownEntry, s.At, "the entry `output_broadcast` belongs in an infer block: only its results are tensors that a stage could have")
+	}
+	if s := b.entries["feedback"]; s != nil && b.decl.Kind != "infer" {
+		b.errorf(diag.UnknownEntry, s.At, "the entry `feedback` belongs in an infer block")
 	}
 	if s := b.entries["metrics"]; s != nil && b.decl.Kind != "eval" {
 		b.errorf(diag.UnknownEntry, s.At, "the entry `metrics` belongs in an eval block")
@@ -473,6 +476,9 @@ func (b *block) entry() {
 	}
 	if b.decl.Kind == "infer" && !b.list.HasErrors() {
 		b.inferred(f, results)
+	}
+	if s := b.entries["feedback"]; s != nil && !b.list.HasErrors() {
+		b.feedback(s, results)
 	}
 	f.finish(append(results, f.newValues(at.Pos)...), at.Pos)
 	b.arrangeBuffers(f)

@@ -12,6 +12,7 @@ import (
 	"github.com/ppc-lang/ppc/passes/autodiff"
 	"github.com/ppc-lang/ppc/passes/broadcast"
 	"github.com/ppc-lang/ppc/passes/check"
+	"github.com/ppc-lang/ppc/passes/feedback"
 	"github.com/ppc-lang/ppc/passes/gradreduce"
 	"github.com/ppc-lang/ppc/passes/lazyinline"
 	"github.com/ppc-lang/ppc/passes/memplan"
@@ -81,6 +82,7 @@ var table = []pass{
 	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
 	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
 	{"broadcast", "results for every stage", ir.Cut, runBroadcast},
+	{"feedback", "tokens on their way to the next pass", ir.Cut, runFeedback},
 	{"memplan", "slots, offsets and frames", ir.Cut, runMemPlan},
 	{"check", "deadlock, pairing, order, gradients", ir.Cut, runCheck},
 }
@@ -96,6 +98,8 @@ var order = []struct{ before, after, reason string }{
 	{"areas", "schedule", "messages exist once values have places"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
 	{"schedule", "broadcast", "results leave behind the passes"},
+	{"schedule", "feedback", "a token leaves behind the pass that makes it"},
+	{"feedback", "memplan", "windows follow the messages"},
 	{"broadcast", "memplan", "buffers of results have slots and offsets"},
 	{"gradreduce", "memplan", "lifetimes follow the complete action lists"},
 	{"memplan", "check", "buffer reuse is part of the proof"},
@@ -253,7 +257,7 @@ func runSplit(s *state) error {
 		f := s.entries[i]
 		prog := &plan.Program{
 			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Inputs: q.Inputs, Results: q.Results,
-			Dataset: q.Dataset, Rest: -1,
+			Dataset: q.Dataset, Rest: -1, Feedback: q.Feedback,
 		}
 		for _, in := range q.Inputs {
 			if !in.Whole {
@@ -312,6 +316,13 @@ func runGradReduce(s *state) error {
 func runBroadcast(s *state) error {
 	if s.spec.Broadcast {
 		broadcast.Run(s.plan, 0)
+	}
+	return nil
+}
+
+func runFeedback(s *state) error {
+	if s.spec.Feedback != nil {
+		feedback.Run(s.plan, 0)
 	}
 	return nil
 }

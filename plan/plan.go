@@ -48,6 +48,8 @@ type Program struct {
 	Messages []*Message
 	Shared   []*SharedMessage // once per step
 	Actions  [][]Action       // per stage
+	// Feedback says that the program generates: Actions are those of a round. nil for other programs.
+	Feedback *Feedback
 	// Rest is the index in Plan.Programs of the program for one leftover row, -1 for none (rows are then dropped).
 	Rest int
 }
@@ -115,7 +117,9 @@ type Message struct {
 	Backward bool // gradients
 	// Result marks outputs of the program on their way to a stage that does not compute them. Both sides keep them in areas with
 	// a slot per micro-batch, and nothing waits for them but the end of the program.
-	Result  bool
+	Result bool
+	// Token marks what Program.Feedback sends. Both sides have a slot per micro-batch.
+	Token   bool
 	Tensors []Tensor
 	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
 	// that makes that of micro-batch i+Window starts.
@@ -180,9 +184,11 @@ const (
 	RecvParam
 	SendResult // outputs, to a stage that does not compute them
 	RecvResult
+	SendToken // the input of the next pass
+	RecvToken
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "SEND_T", "RECV_T"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -191,12 +197,12 @@ func (k ActionKind) IsCompute() bool { return k <= WeightGrad || k == Update }
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
-	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam || k == SendResult
+	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam || k == SendResult || k == SendToken
 }
 
 // IsRecv reports whether the action receives a message.
 func (k ActionKind) IsRecv() bool {
-	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam || k == RecvResult
+	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam || k == RecvResult || k == RecvToken
 }
 
 // IsShared reports whether the action is about a message of Program.Shared.

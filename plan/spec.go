@@ -23,6 +23,8 @@ type Spec struct {
 	// returns behind the results, as they are after it.
 	Buffers []*Buffer
 	Written int
+	// Feedback, of an infer block, makes its input a result of the pass before.
+	Feedback *Feedback
 
 	Inputs        []Input
 	MicroBatches  int

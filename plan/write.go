@@ -82,6 +82,7 @@ type (
 		Results      []Result   `yaml:"results"`
 		Outputs      []string   `yaml:"outputs,flow"` // stage type ref
 		Dataset      *Dataset   `yaml:"dataset,omitempty"`
+		Feedback     *Feedback  `yaml:"feedback,omitempty"`
 		Chunks       []chunkDoc `yaml:"chunks"`
 	}
 	inputDoc struct {
@@ -248,7 +249,7 @@ func document(p *Plan) *planDoc {
 		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
-		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
+		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset, Feedback: q.Feedback}
 		for _, in := range q.Inputs {
 			x.Inputs = append(x.Inputs, inputDoc{in.Name, in.Type.String(), in.Whole})
 		}
@@ -397,6 +398,8 @@ func boundaryTable(p *Plan) []byte {
 				direction = "B"
 			case m.Result:
 				direction = "R"
+			case m.Token:
+				direction = "T"
 			}
 			for _, x := range m.Tensors {
 				t.row(i, m.ID, m.From, m.To, direction, m.Window, x.Name, x.Type.String(), x.From.String(), x.To.String())

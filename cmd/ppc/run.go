@@ -169,7 +169,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		stepLog = bufio.NewWriter(w)
 	}
 	if in != nil {
-		o.Inputs = in.inputs
+		o.Inputs, o.Tokens = in.inputs, in.tokens
 	}
 	o.Notice = func(s string) { fmt.Fprintln(a.err, "note:", s) }
 	var logErr error

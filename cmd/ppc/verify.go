@@ -24,6 +24,7 @@ func (a *app) verifyCommand() *cli.Command {
 			&cli.IntFlag{Name: "steps", Usage: "steps to compare", Value: 10},
 			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
 			&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
+			tokensFlag(),
 			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), schedules and micro-batches"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -170,7 +171,7 @@ func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, 
 		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
 	}
 	if in != nil {
-		o.Inputs = in.inputs
+		o.Inputs, o.Tokens = in.inputs, in.tokens
 	}
 	if o.Device.Path, err = cpuPath(c); err != nil {
 		return nil, err

@@ -248,7 +248,11 @@ func (b *builder) buffer(stage, program int, of *plan.Buffer) plan.Ref {
 			return x.Ref
 		}
 	}
-	ref := b.item(stage, static(plan.States), plan.Item{Name: of.Name, Type: of.Type})
+	k := static(plan.States)
+	if b.plan.Programs[program].Feedback != nil {
+		k = areaKey{program, -1, plan.PerMicro, plan.States} // the requests of each micro-batch have their own
+	}
+	ref := b.item(stage, k, plan.Item{Name: of.Name, Type: of.Type})
 	st.Buffers = append(st.Buffers, plan.StageBuffer{Buffer: of, Ref: ref})
 	return ref
 }

@@ -96,30 +96,29 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 		if op.Pass != ir.ForwardPass {
 			continue
 		}
-		with, fixed := -1, false
-		join := func(b int) {
-			if with >= 0 {
-				group[find(b)] = find(with)
-			}
-			with = find(b)
-		}
+		var with []int
+		fixed := false
 		for _, a := range op.Args {
 			d := f.Value(a).Op
 			switch b := s.of(f, a); {
 			case b >= 0:
-				join(b)
+				with = append(with, b)
 			case d != nil && home[d.ID] >= 0:
-				join(home[d.ID])
+				with = append(with, home[d.ID])
 			case d != nil && !constant[a]:
 				fixed = true
 			}
 		}
-		if b, ok := written[op.ID]; ok && !fixed {
-			join(b)
+		if b, ok := written[op.ID]; ok {
+			with = append(with, b)
 		}
-		if !fixed {
-			home[op.ID] = with
+		if fixed || len(with) == 0 {
+			continue
 		}
+		for _, b := range with {
+			group[find(b)] = find(with[0])
+		}
+		home[op.ID] = with[0]
 	}
 	for id, b := range home {
 		if b >= 0 {

@@ -125,6 +125,8 @@ func (s *simulation) advance(r *rank) bool {
 	}
 	a := list[r.next]
 	switch {
+	case a.Kind == plan.SendToken || a.Kind == plan.RecvToken:
+		// What is simulated is the first round of new requests: nothing is received from the one before.
 	case a.Kind.IsRecv():
 		k := keyOf(a)
 		if a.Kind == plan.RecvResult {
