@@ -60,6 +60,35 @@ train model {
 }
 `
 
+// centred has buffers in the network itself and in a cell that is opened where the stages part.
+const centred = `
+cell Pair {
+    a = Dense(8, 8) MARK0
+    b = Dense(8, 8) MARK1
+    buffer sum: f32[8] = zeros()
+    construct(x) {
+        y = b(relu(a(x)))
+        before = sum * 0.5 + 0.25
+        sum = before + 0.1 * mean(y, axes = [0])
+        return y - before
+    }
+}
+cell Net {
+    buffer scale: f32[1] = constant(1.5)
+    buffer last: f32[8, 8] = ones()
+    pair = Pair()
+    c = Dense(8, 8) MARK2
+    construct(x) {
+        y = c(pair(x) * scale)
+        if training {
+            scale = scale * 0.99 + 0.01
+            last = x
+        }
+        return y + 0.1 * mean(last)
+    }
+}
+`
+
 // numbers is an array of numbers between -1 and 1.
 func numbers(name string, seed uint64, shape ...int) data.Array {
 	n := 1
@@ -112,27 +141,30 @@ func TestBuffersEqual(t *testing.T) {
 		out.Train.Losses = losses
 		return out
 	}
+	other := centred + averages[strings.Index(averages, "train model"):]
 	paths := kernel.Available()
 	for _, path := range paths[max(0, len(paths)-2):] {
-		want := run(Options{Source: marked(averages, ""), Unsplit: true}, path)
-		if len(want.Train.Losses) != 6 || len(want.Evals) != 1 || want.Train.Losses[0] == want.Train.Losses[3] {
-			t.Fatalf("%d losses, %d evaluations", len(want.Train.Losses), len(want.Evals))
-		}
-		for _, c := range []struct {
-			stages  []int
-			entries string
-		}{
-			{nil, ""}, {[]int{0, 0, 1}, ""}, {[]int{0, 1, 1}, ""}, {[]int{0, 1, 2}, ""}, {[]int{0, 1, 0}, "interleave = true"}, {[]int{1, 0, 1}, "interleave = true"},
-		} {
-			for _, name := range schedule.Names {
-				for _, inline := range []string{"auto", "off"} {
-					for lag := range 3 {
-						o := Options{Source: marked(averages, c.entries, c.stages...), Schedule: name, LazyInline: inline, WLag: &lag}
-						if c.stages == nil {
-							o.Stages = 1 + lag
-						}
-						if d := cmp.Diff(want, run(o, path)); d != "" {
-							t.Fatalf("stages %v, %s, %s, lag %d, path %s: %s", c.stages, name, inline, lag, path, d)
+		for _, source := range []string{averages, other} {
+			want := run(Options{Source: marked(source, ""), Unsplit: true}, path)
+			if len(want.Train.Losses) != 6 || len(want.Evals) != 1 || want.Train.Losses[0] == want.Train.Losses[3] {
+				t.Fatalf("%d losses, %d evaluations", len(want.Train.Losses), len(want.Evals))
+			}
+			for _, c := range []struct {
+				stages  []int
+				entries string
+			}{
+				{nil, ""}, {[]int{0, 0, 1}, ""}, {[]int{0, 1, 1}, ""}, {[]int{0, 1, 2}, ""}, {[]int{0, 1, 0}, "interleave = true"}, {[]int{1, 0, 1}, "interleave = true"},
+			} {
+				for _, name := range schedule.Names {
+					for _, inline := range []string{"auto", "off"} {
+						for lag := 0; lag < 4; lag += 3 {
+							o := Options{Source: marked(source, c.entries, c.stages...), Schedule: name, LazyInline: inline, WLag: &lag}
+							if c.stages == nil {
+								o.Stages = 2 + lag/3
+							}
+							if d := cmp.Diff(want, run(o, path)); d != "" {
+								t.Fatalf("stages %v, %s, %s, lag %d, path %s: %s", c.stages, name, inline, lag, path, d)
+							}
 						}
 					}
 				}
@@ -278,5 +310,60 @@ infer t { network = Net(); input x: f32[4, 4] }
 	auto := strings.NewReplacer(" @stage(0)", "", " @stage(1)", "").Replace(source)
 	if _, err := Compile(context.Background(), Options{File: "t.pp", Source: []byte(auto), Stages: 2}); err != nil && Diagnostics(err)[0].Code != diag.TooManyStages {
 		t.Errorf("without marks: %v", err)
+	}
+}
+
+// smallAverage is a model of two stages with buffers, for the rows of rowsFile.
+const smallAverage = `
+cell Norm {
+    buffer average: f32[4] = constant(0.5)
+    buffer seen: bool[1] = zeros()
+    construct(x) {
+        y = x - average
+        if training {
+            average = 0.9 * average + 0.1 * mean(x, axes = [0])
+            seen = ones([1], bool)
+        }
+        return y + cast(seen, f32)
+    }
+}
+cell Net {
+    norm  = Norm() @stage(0)
+    dense = Dense(4, 3) @stage(1)
+    construct(x) { return dense(norm(x)) }
+}
+train t {
+    network = Net(); loss = CrossEntropyLoss(); optimizer = SGD(lr = 0.1)
+    input x: f32[4, 4]; input label: i32[4]; micro_batch_num = 2
+    dataset = npz("data.npz", columns = ["x", "label"]) | batch(4)
+    eval check { dataset = npz("data.npz", columns = ["x", "label"]) | batch(4) }
+}
+`
+
+// Training and evaluation may use a buffer at different places of the network, but not on different stages.
+func TestBufferOfEvaluation(t *testing.T) {
+	const source = `
+cell Net {
+    buffer k: f32[4] = ones()
+    first = Dense(4, 4) @stage(0)
+    second = Dense(4, 4) @stage(1)
+    construct(x) {
+        if training {
+            return second(first(x) * k)
+        } else {
+            return second(first(x)) * k
+        }
+    }
+}
+train t {
+    network = Net(); loss = MSELoss(); optimizer = SGD(lr = 0.1)
+    input x: f32[4, 4]; input label: f32[4, 4]
+    dataset = npz("data.npz") | batch(4)
+    eval check { dataset = npz("data.npz") | batch(4) }
+}
+`
+	_, err := Compile(context.Background(), Options{File: "t.pp", Source: []byte(source)})
+	if list := Diagnostics(err); len(list) != 1 || list[0].Code != diag.BufferStages || list[0].Range.Line != 10 || !strings.Contains(list[0].Message, "`k` is on stage 1 here, and on stage 0") {
+		t.Errorf("%v", list)
 	}
 }

@@ -35,6 +35,8 @@ func TestBundleRoundTrip(t *testing.T) {
 		{File: "examples/mnist/mnist_auto.pp", Stages: 3, Schedule: "gpipe"},
 		{File: "examples/mnist/mnist_auto.pp", Stages: 1, LazyInline: "off"},
 		{File: gptFile, Stages: 2},
+		{File: "examples/gpt/generate.pp", Stages: 4},
+		{File: "average.pp", Source: []byte(smallAverage)},
 	} {
 		p := compileFile(t, o).Plan
 		dir := filepath.Join(t.TempDir(), "out")

@@ -13,9 +13,11 @@ import (
 	"testing"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
 )
 
@@ -242,5 +244,225 @@ func TestTokenMessages(t *testing.T) {
 		if want := 4*2*(8+2)*16*32*4 + 4*64; state < want || state > want+64 {
 			t.Errorf("%d stages: %d bytes of buffers, want about %d", stages, state, want)
 		}
+	}
+}
+
+// smallGenerator has three stages, of which the first two read the token. ENTRIES stands for more entries, MARK for marks.
+const smallGenerator = `
+cell First {
+    param table: f32[8, 4] = normal(1)
+    buffer n: i32[1] = zeros()
+    construct(token) {
+        n = n + 1
+        return gather(table, token) + cast(n, f32)
+    }
+}
+cell Second {
+    param table: f32[8, 4] = normal(1)
+    buffer total: f32[4 / micro_batch_num, 4] = constant(0.25)
+    construct(x, token) {
+        total = total * 0.5 + x
+        return total - gather(table, token)
+    }
+}
+cell Net {
+    first  = First() MARK0
+    second = Second() MARK1
+    head   = Dense(4, 8) MARK2
+    construct(token) {
+        scores = head(second(first(token), token))
+        next = argmax(scores)
+        return scores, token, next
+    }
+}
+infer small {
+    network         = Net()
+    input token     : i32[4]
+    feedback        = { token: next, passes: 9 }
+    micro_batch_num = 2
+    ENTRIES
+}
+`
+
+func smallGeneratorOf(t testing.TB, entries string, o Options, stages ...int) *plan.Plan {
+	t.Helper()
+	o.File, o.Source, o.Verify = "small.pp", marked(smallGenerator, entries, stages...), true
+	r, err := Compile(context.Background(), o)
+	if err != nil {
+		t.Fatal(Diagnostics(err))
+	}
+	return r.Plan
+}
+
+func generatorBundle(t testing.TB) []plan.File {
+	files, err := plan.Files(smallGeneratorOf(t, "", Options{}, 0, 1, 2), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// Stages that read the token without computing it, several chunks on a stage, the planner, and a result that is the token
+// itself: all give what one stage gives.
+func TestSmallGeneratorCuts(t *testing.T) {
+	list, tokens := drawPrompts(5, 13)
+	for i, p := range list {
+		for k := range p {
+			p[k] %= 8
+		}
+		tokens[i] = min(tokens[i], 10-len(p))
+	}
+	in := runtime.Options{Inputs: []data.Array{prompts(list...)}, Tokens: tokens, Device: device.Options{Poison: true}}
+	for _, micro := range []int{1, 2, 4} {
+		whole := runPlan(t, smallGeneratorOf(t, "", Options{Unsplit: true, Micro: micro}), "", in)
+		for _, c := range []struct {
+			entries string
+			stages  []int
+		}{
+			{"", []int{0, 1, 2}}, {"", []int{0, 0, 1}}, {"", []int{0, 1, 1}}, {"interleave = true", []int{0, 1, 0}}, {"interleave = true", []int{1, 0, 1}},
+			{"interleave = true", []int{2, 1, 0}}, {"interleave = true", []int{1, 0, 2}}, {"stages = 3", nil}, {"stages = 2", nil},
+		} {
+			p := smallGeneratorOf(t, c.entries, Options{Micro: micro}, c.stages...)
+			r := runPlan(t, p, "", in)
+			checkBytes(t, p, r)
+			for k, o := range p.Programs[0].Outputs {
+				if !bytes.Equal(whole.Outputs[0][k].Array.Data, r.Outputs[o.Stage][k].Array.Data) {
+					t.Errorf("%d micro-batches, %s %v: result %d differs", micro, c.entries, c.stages, k)
+				}
+			}
+			if r.Rounds != whole.Rounds {
+				t.Errorf("%d micro-batches, %s %v: %d rounds, one stage %d", micro, c.entries, c.stages, r.Rounds, whole.Rounds)
+			}
+		}
+		// The token that is returned is the one that went in: that of the prompt's end, then those that were made.
+		made, took := values32(whole.Outputs[0][2].Array), values32(whole.Outputs[0][1].Array)
+		most := slices.Max(tokens)
+		for i, p := range list {
+			want := append([]uint32{uint32(p[len(p)-1])}, made[i*most:][:tokens[i]-1]...)
+			if got := took[i*most:][:tokens[i]]; !slices.Equal(got, want) {
+				t.Errorf("request %d took %v, want %v", i, got, want)
+			}
+		}
+	}
+}
+
+// The proof refuses tokens that take another way, come at the wrong time or not at all, and buffers that a pass could find in
+// another state than the micro-batch before left them in.
+func TestTokenFaults(t *testing.T) {
+	without := func(list *[]plan.Action, kind plan.ActionKind) plan.Action {
+		i := slices.IndexFunc(*list, func(a plan.Action) bool { return a.Kind == kind })
+		a := (*list)[i]
+		*list = slices.Delete(slices.Clone(*list), i, i+1)
+		return a
+	}
+	token := func(q *plan.Program, n int) *plan.Message {
+		for _, m := range q.Messages {
+			if m.Token {
+				if n--; n < 0 {
+					return m
+				}
+			}
+		}
+		panic("no such message")
+	}
+	for name, plant := range map[string]func(p *plan.Plan, q *plan.Program){
+		"a dropped receive": func(_ *plan.Plan, q *plan.Program) { without(&q.Actions[1], plan.RecvToken) },
+		"a dropped send":    func(_ *plan.Plan, q *plan.Program) { without(&q.Actions[2], plan.SendToken) },
+		"a late receive": func(_ *plan.Plan, q *plan.Program) {
+			q.Actions[0] = append(q.Actions[0], without(&q.Actions[0], plan.RecvToken))
+		},
+		"an early send": func(_ *plan.Plan, q *plan.Program) {
+			q.Actions[2] = slices.Insert(q.Actions[2], 0, without(&q.Actions[2], plan.SendToken))
+		},
+		"another kind":     func(_ *plan.Plan, q *plan.Program) { token(q, 0).Token = false },
+		"another result":   func(_ *plan.Plan, q *plan.Program) { token(q, 0).Tensors[0].From = q.Outputs[0].Ref },
+		"two for a stage":  func(_ *plan.Plan, q *plan.Program) { token(q, 1).To = token(q, 0).To },
+		"no result at all": func(_ *plan.Plan, q *plan.Program) { token(q, 0).Tensors = nil },
+		"no feedback":      func(_ *plan.Plan, q *plan.Program) { q.Feedback = nil },
+		"one slot":         func(p *plan.Plan, _ *plan.Program) { p.Stages[1].Areas[p.Stages[1].Buffers[0].Ref.Area].Slots = 1 },
+		"a pass that writes the buffer": func(p *plan.Plan, q *plan.Program) {
+			q.Chunks[1].Phases[0].Results[0] = p.Stages[1].Buffers[0].Ref
+		},
+		"a buffer that is sent": func(p *plan.Plan, q *plan.Program) {
+			for _, m := range q.Messages {
+				if m.From == 1 {
+					m.Tensors[0].From = p.Stages[1].Buffers[0].Ref
+				}
+			}
+		},
+		"a buffer that another one is copied from": func(p *plan.Plan, q *plan.Program) {
+			q.Chunks[1].Stores[0].From = p.Stages[1].Buffers[0].Ref
+		},
+		// A wait over rounds: stage 1 has the token of a micro-batch only behind its pass, which stage 0 needs first.
+		"a cycle": func(_ *plan.Plan, q *plan.Program) {
+			list := slices.Clone(q.Actions[1])
+			i := slices.IndexFunc(list, func(a plan.Action) bool { return a.Kind == plan.SendForward })
+			j := slices.IndexFunc(list, func(a plan.Action) bool { return a.Kind == plan.RecvForward && a.Micro == 1 })
+			a := list[j]
+			list = slices.Insert(slices.Delete(list, j, j+1), 0, a)
+			q.Actions[1] = append(slices.Delete(slices.Clone(list), i+1, i+2), list[i+1])
+		},
+	} {
+		p := smallGeneratorOf(t, "", Options{}, 0, 1, 2)
+		if err := check.Run(p); err != nil {
+			t.Fatal(err)
+		}
+		plant(p, p.Programs[0])
+		if err := check.Run(p); err == nil {
+			t.Errorf("%s: the proof finds nothing", name)
+		}
+	}
+}
+
+// Wrong prompts and numbers of tokens.
+func TestWrongPrompts(t *testing.T) {
+	p := smallGeneratorOf(t, "", Options{}, 0, 1, 2)
+	float := data.NewFloat32("prompts.npy", []int{1, 1}, []float32{1})
+	flat := prompts([]int32{1, 2})
+	flat.Shape = []int{2}
+	none := prompts()
+	none.Shape = []int{0, 4}
+	wide := data.Array{Name: "prompts.npy", DType: data.I64, Shape: []int{1, 1}, Data: []byte{0, 0, 0, 0, 1, 0, 0, 0}}
+	ok := prompts([]int32{1, 2}, []int32{3})
+	for _, c := range []struct {
+		in     []data.Array
+		tokens []int
+		want   string
+	}{
+		{[]data.Array{float}, []int{1}, "input `token` is i32, the array is f32"},
+		{[]data.Array{flat}, []int{1}, "the prompts are i32[requests, length], the array has the shape [2]"},
+		{[]data.Array{none}, []int{1}, "there are no prompts: the array has the shape [0, 4]"},
+		{[]data.Array{wide}, []int{1}, "element 0 is 4294967296"},
+		{[]data.Array{ok, ok}, []int{1}, "has one input, `token`; 2 arrays are given"},
+		{nil, []int{1}, "no inputs are given"},
+		{[]data.Array{ok}, nil, "there are 2 prompts, and 0 numbers of new tokens"},
+		{[]data.Array{ok}, []int{1, 1, 1}, "there are 2 prompts, and 3 numbers of new tokens"},
+		{[]data.Array{ok}, []int{1, 0}, "prompt 1 is to get 0 new tokens"},
+		{[]data.Array{ok}, []int{9}, "prompt 0 has 2 tokens and is to get 9 new ones: that takes 10 passes, and the block makes at most 9"},
+		{[]data.Array{prompts([]int32{1}, []int32{-1, 2})}, []int{1}, "prompt 1 is empty"},
+		{[]data.Array{prompts([]int32{1, -1, 2})}, []int{1}, "prompt 0 has the token 2 at position 2, behind its end at 1"},
+		{[]data.Array{prompts([]int32{1, -2})}, []int{1}, "prompt 0: -2 at position 1 is no token"},
+		{[]data.Array{prompts([]int32{1, 8})}, []int{1}, "prompt 0: the token 8 at position 1 is outside of the model's table of 8 rows"},
+	} {
+		_, err := runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1, Inputs: c.in, Tokens: c.tokens})
+		if list := Diagnostics(err); len(list) != 1 || !strings.Contains(list[0].Message, c.want) || !strings.HasPrefix(string(list[0].Code), "E0") {
+			t.Errorf("want %q, got %v", c.want, err)
+		}
+	}
+	if _, err := runtime.Run(context.Background(), inferenceOf(t, "", Options{}), runtime.Options{Open: cpu.Open, Seed: 1, Inputs: []data.Array{onesArray(8)}, Tokens: []int{1}}); err == nil || !strings.Contains(err.Error(), "has no `feedback`") {
+		t.Errorf("tokens of a block without feedback: %v", err)
+	}
+	if _, err := runtime.Serve(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1}, 0); err == nil || !strings.Contains(err.Error(), "use Run") {
+		t.Errorf("a session: %v", err)
+	}
+}
+
+// A table that the prompts do not tell of ends the run with the place of the op.
+func TestGenerationBeyondTheTable(t *testing.T) {
+	text := strings.Replace(string(marked(smallGenerator, "", 0, 1, 2)), "gather(table, token) + cast(n, f32)", "gather(table, token) + gather(table, n)", 1)
+	p := compileFile(t, Options{File: "small.pp", Source: []byte(text)}).Plan
+	_, err := runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1, Inputs: []data.Array{prompts([]int32{1})}, Tokens: []int{8}})
+	if err == nil || !strings.Contains(err.Error(), "rank 0: F of micro-batch 0 of round 7") || !strings.Contains(err.Error(), "small.pp:7:") {
+		t.Errorf("%v", err)
 	}
 }

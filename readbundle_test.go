@@ -88,6 +88,9 @@ func readDamaged(m fstest.MapFS, rows string) (accepted bool, problem string) {
 	o := runtime.Options{Open: cpu.Open, Steps: 1, Seed: p.Seed, DataPath: rows, Log: discard}
 	if p.Programs[0].Infer {
 		o.Inputs = []data.Array{onesArray(16)}
+		if p.Programs[0].Feedback != nil {
+			o.Inputs, o.Tokens = []data.Array{prompts([]int32{1, 2}, []int32{3}, []int32{0})}, []int{2, 1, 3}
+		}
 	}
 	_, err = runtime.Run(ctx, p, o)
 	switch {
@@ -116,6 +119,14 @@ func TestReadDamagedBundle(t *testing.T) {
 		}
 		damage(t, files)
 	})
+	t.Run("buffers", func(t *testing.T) {
+		files, err := plan.Files(compileFile(t, Options{File: "t.pp", Source: []byte(smallAverage)}).Plan, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, files)
+	})
+	t.Run("generate", func(t *testing.T) { damage(t, generatorBundle(t)) })
 }
 
 func damage(t *testing.T, files []plan.File) {
@@ -150,8 +161,11 @@ func damage(t *testing.T, files []plan.File) {
 	}
 }
 
-func FuzzReadBundle(f *testing.F) {
-	files := smallBundle(f)
+func FuzzReadBundle(f *testing.F) { fuzzBundle(f, smallBundle(f)) }
+
+func FuzzReadGenerator(f *testing.F) { fuzzBundle(f, generatorBundle(f)) }
+
+func fuzzBundle(f *testing.F, files []plan.File) {
 	for i := range files {
 		f.Add(uint8(i), uint16(40), uint8(3), []byte("9"))
 		f.Add(uint8(i), uint16(0), uint8(255), []byte{})

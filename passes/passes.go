@@ -215,10 +215,11 @@ func runPartition(s *state) error {
 	if costs == nil {
 		costs = &plan.CPU
 	}
-	home := map[*plan.Buffer]int{} // stages
+	home := map[*plan.Buffer]int{}
 	for i := range s.specs {
 		var errs diag.List
 		f, buffers := s.entries[i], s.buffers(i)
+		buffers.Home = home
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
@@ -232,15 +233,8 @@ func runPartition(s *state) error {
 		if errs.HasErrors() {
 			return errs
 		}
-		for b, stage := range buffers.Stages(f, s.opt.Stages) {
-			first, ok := home[buffers.Buffers[b]]
-			if ok && stage >= 0 && stage != first {
-				return diag.List{diag.Errorf(diag.BufferStages, diag.At(buffers.Buffers[b].Pos), "the buffer `%s` is on stage %d in the block `%s` and on stage %d in `%s`; it can only be in one place",
-					buffers.Buffers[b].Name, first, s.spec.Name, stage, s.specs[i].Name).WithRepair("mark the cell with its stage")}
-			}
-			if stage >= 0 {
-				home[buffers.Buffers[b]] = stage
-			}
+		if errs := buffers.Settle(f, s.opt.Stages); errs.HasErrors() {
+			return errs
 		}
 		s.entries[i] = f
 	}

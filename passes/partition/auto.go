@@ -63,7 +63,7 @@ func Auto(f *ir.Func, s *State, stages int, costs *plan.Costs, pos ir.Pos) (*ir.
 		start = end
 	}
 	placement := Placement{}
-	keys := keysOf(f, s)
+	keys := keysOf(f)
 	for _, u := range units {
 		for _, op := range u.ops {
 			if k := keys[op.ID]; k != "" {
@@ -74,16 +74,16 @@ func Auto(f *ir.Func, s *State, stages int, costs *plan.Costs, pos ir.Pos) (*ir.
 	return recolour(f, chunk), placement, nil
 }
 
-// Placement maps operations and calls of the network to stages, by path and place in their scope.
+// Placement maps operations and calls of the network to stages, by path and place in the text.
 type Placement map[string]int
 
-// keysOf names the forward operations inside the network: the path of their scope and their number there. The same
-// network gives the same keys in every program: what training copies of buffers does not count.
-func keysOf(f *ir.Func, s *State) []string {
+// keysOf names the forward operations inside the network: the path of their scope, their place in the text, and which of
+// several there it is. The same operation has the same key in every program, although training may have others beside it.
+func keysOf(f *ir.Func) []string {
 	keys := make([]string, f.NumOps())
-	count := make([]int, len(f.Scopes()))
+	count := map[string]int{}
 	for _, op := range f.Ops {
-		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity || op.Kind == ir.BroadcastTo && s.of(f, op.Args[0]) >= 0 {
+		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity {
 			continue
 		}
 		inside, path := false, ""
@@ -95,8 +95,9 @@ func keysOf(f *ir.Func, s *State) []string {
 			path = f.Scopes()[s].Name + "." + path
 		}
 		if inside {
-			keys[op.ID] = fmt.Sprintf("%s%d", path, count[op.Scope])
-			count[op.Scope]++
+			key := fmt.Sprintf("%s%d:%d:%s", path, op.Pos.Line, op.Pos.Col, op.Kind)
+			keys[op.ID] = fmt.Sprintf("%s:%d", key, count[key])
+			count[key]++
 		}
 	}
 	return keys
@@ -114,7 +115,7 @@ func Apply(f *ir.Func, s *State, placement Placement, stages int, pos ir.Pos) (*
 		}
 	}
 	for {
-		keys, which := keysOf(f, s), map[ir.OpID]bool{}
+		keys, which := keysOf(f), map[ir.OpID]bool{}
 		for _, op := range f.Ops {
 			if op.Pass == ir.ForwardPass && op.Callee != nil && (op.Instance == "network" || opened[scopePath(f, op)] && keys[op.ID] != "" && !has(placement, keys[op.ID])) {
 				which[op.ID] = true

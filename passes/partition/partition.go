@@ -119,6 +119,10 @@ func colour(f *ir.Func, s *State, home []int, stages int, interleave, first bool
 	by := make([]*ir.Op, stages) // an operation of every stage
 	fx := &effects{has: map[*ir.Func]bool{}}
 	constant := f.Constants(s.stores(f)...)
+	stored := make([]bool, f.NumOps())
+	for _, v := range s.stores(f) {
+		stored[f.Value(v).Op.ID] = true
+	}
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass {
 			continue
@@ -165,7 +169,7 @@ func colour(f *ir.Func, s *State, home []int, stages int, interleave, first bool
 			}
 		case highest >= 0:
 			chunk[op.ID] = highest
-		case inputsOnly && !fx.of(op) && len(op.Results) > 0:
+		case inputsOnly && !stored[op.ID] && !fx.of(op) && len(op.Results) > 0:
 			chunk[op.ID] = cloned
 		default:
 			chunk[op.ID] = 0

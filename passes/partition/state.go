@@ -11,13 +11,15 @@ import (
 // State tells which values of a joint graph are buffers: argument Arg+i is buffer i before the micro-batch, result Result+i
 // the same behind it, for the first Written of them. The zero value has none.
 //
-// A buffer is in one place: the chunk of the operations that read and write it. What depends on buffers, parameters and
-// inputs only, and assigns or reads a buffer, could run anywhere; it runs there too.
+// A buffer is in one place: the chunk of the operations that read and write it. What depends on buffers and parameters only
+// could run anywhere; it runs there too.
 type State struct {
 	Buffers []*plan.Buffer
 	Written int
 	Arg     int
 	Result  int
+	// Home has the chunk of buffers that another program has placed, by buffer.
+	Home map[*plan.Buffer]int
 }
 
 // stores are the new values.
@@ -97,7 +99,10 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 			continue
 		}
 		var with []int
-		fixed := false
+		if b, ok := written[op.ID]; ok {
+			with = append(with, b)
+		}
+		fixed, keeps := false, len(with) > 0 && op.Kind == ir.BroadcastTo // an input as it is may float too
 		for _, a := range op.Args {
 			d := f.Value(a).Op
 			switch b := s.of(f, a); {
@@ -105,12 +110,9 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 				with = append(with, b)
 			case d != nil && home[d.ID] >= 0:
 				with = append(with, home[d.ID])
-			case d != nil && !constant[a]:
+			case d != nil && !constant[a], d == nil && f.Value(a).Param == nil && !keeps:
 				fixed = true
 			}
-		}
-		if b, ok := written[op.ID]; ok {
-			with = append(with, b)
 		}
 		if fixed || len(with) == 0 {
 			continue
@@ -131,8 +133,8 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 	return home, group
 }
 
-// homes gives the chunk of every home, when all operations that do not float have theirs: that of the operation that writes a
-// buffer, else the lowest that reads one, else that of a mark.
+// homes gives the chunk of every home, when all operations that do not float have theirs: the one that is known, else that of
+// the operation that writes a buffer, else the lowest that reads one, else that of a mark.
 func (s *State) homes(f *ir.Func, chunk, home, group []int) []int {
 	writer, reader, mark := make([]int, len(group)), make([]int, len(group)), make([]int, len(group))
 	for b := range group {
@@ -164,6 +166,11 @@ func (s *State) homes(f *ir.Func, chunk, home, group []int) []int {
 		}
 	}
 	out := make([]int, len(group))
+	for b, x := range s.Buffers {
+		if c, ok := s.Home[x]; ok {
+			writer[group[b]] = c
+		}
+	}
 	for b := range out {
 		for _, c := range []int{mark[b], reader[b], writer[b]} {
 			if c >= 0 {
@@ -207,16 +214,22 @@ func (s *State) check(f *ir.Func, chunk []int, stages int) diag.List {
 	return errs
 }
 
-// Stages gives the stage of every buffer that a coloured graph reads or writes, -1 for others.
-func (s *State) Stages(f *ir.Func, stages int) []int {
-	out := make([]int, len(s.Buffers))
+// Settle adds the chunks of the buffers that a coloured graph uses to those that are known, and refuses another stage.
+func (s *State) Settle(f *ir.Func, stages int) diag.List {
+	var errs diag.List
 	for b, ops := range s.uses(f) {
-		out[b] = -1
-		if len(ops) > 0 {
-			out[b] = ops[0].Chunk % stages
+		if len(ops) == 0 {
+			continue
 		}
+		x, at := s.Buffers[b], ops[0].Chunk
+		first, known := s.Home[x]
+		if known && first%stages != at%stages {
+			errs.Add(diag.Errorf(diag.BufferStages, diag.At(ops[0].Pos), "the buffer `%s` is on stage %d here, and on stage %d for the other programs of the block; it can only be in one place", x.Name, at%stages, first%stages).
+				WithNote(diag.At(x.Pos), "the buffer").WithRepair("mark the cells that use it with one stage"))
+		}
+		s.Home[x] = at
 	}
-	return out
+	return errs
 }
 
 // glue joins the units between the first and the last one that use a buffer.
