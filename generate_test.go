@@ -466,3 +466,46 @@ func TestGenerationBeyondTheTable(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// With at least as many micro-batches as stages no stage ever waits but for the first token to arrive: rounds of passes that
+// take one unit of time each, with messages that take none, end after rounds x micro-batches + stages - 1 units. With fewer
+// micro-batches a round takes as long as a token is on its way around.
+func TestRoundsKeepStagesBusy(t *testing.T) {
+	const rounds = 5
+	for _, stages := range []int{1, 2, 4} {
+		for _, micro := range []int{1, 2, 4, 8} {
+			q := generator(t, Options{Stages: stages, Micro: micro}).Programs[0]
+			type event struct{ message, micro, round int }
+			sent, now, next := map[event]int{}, make([]int, stages), make([]int, stages)
+			for moved := true; moved; {
+				moved = false
+				for s, list := range q.Actions {
+					for ready := now[s]; next[s] < rounds*len(list); next[s]++ {
+						a, round := list[next[s]%len(list)], next[s]/len(list)
+						if a.Kind == plan.RecvToken {
+							round--
+						}
+						e := event{a.Message, a.Micro, round}
+						if a.Kind.IsSend() {
+							sent[e] = now[s]
+						} else if a.Kind.IsRecv() && round >= 0 {
+							at, ok := sent[e]
+							if !ok {
+								break
+							}
+							ready = max(ready, at)
+						} else if a.Kind == plan.Forward {
+							now[s] = max(now[s], ready) + 1
+							ready = now[s]
+						}
+						moved = true
+					}
+				}
+			}
+			want := rounds*max(micro, stages) + min(micro, stages) - 1
+			if got := slices.Max(now); got != want {
+				t.Errorf("%d stages, %d micro-batches: %d rounds take %d units, want %d", stages, micro, rounds, got, want)
+			}
+		}
+	}
+}
