@@ -629,12 +629,12 @@ func (b *block) unused() {
 		return
 	}
 	visit := func(i *instance) {
-		if len(i.compiled) == 0 && i.parent != nil && (i.parent == b.root || len(i.parent.compiled) > 0) {
+		if !i.applied && i.parent != nil && (i.parent == b.root || i.parent.applied) {
 			b.list.Add(diag.Warningf(diag.UnusedCell, i.from, "the cell `%s` is never applied", i.path()))
 		}
 	}
 	declare := func(p *storage) {
-		if !p.read && len(p.owner.compiled) > 0 {
+		if !p.read && p.owner.applied {
 			what := "parameter"
 			if p.buffer {
 				what = "buffer"

@@ -135,6 +135,7 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 	if inst.busy {
 		return v.errorf(diag.CellRecursion, at, "the construct of %s calls itself", name)
 	}
+	inst.applied = true
 	inside := &env{elaborator: v.elaborator, file: inst.class.file, inst: inst, from: v.origin(at)}
 	params := inst.construct.Params
 	bound, ok := v.bind("construct of "+name, params, args, at)
@@ -158,7 +159,10 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		values[i] = x
 		key(&signature, x)
 	}
-	c := inst.compiled[signature.String()]
+	c, way := inst.compiled[signature.String()], siteOf(inst, signature.String(), inside.from)
+	if c == nil {
+		c = v.twin(inst, way)
+	}
 	if c == nil {
 		inst.busy = true
 		c = inside.compile(inst, values, at)
@@ -166,8 +170,9 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		if c == nil {
 			return poison{}
 		}
-		inst.compiled[signature.String()] = c
+		v.twins[way] = append(v.twins[way], elaborated{c, inst})
 	}
+	inst.compiled[signature.String()] = c
 	var operands []ir.ValueID
 	for _, x := range values {
 		for _, t := range tensors(nil, x) {

@@ -31,8 +31,10 @@ type instance struct {
 
 	stage    int // stage mark, -1 without
 	stageAt  diag.Range
+	applied  bool
 	compiled map[string]*compiled
-	busy     bool // its construct is under way
+	likeness *likeness // see twin.go
+	busy     bool      // its construct is under way
 }
 
 // storage is a parameter of a cell.

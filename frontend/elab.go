@@ -93,6 +93,7 @@ type elaborator struct {
 	halted     bool
 	instances  int
 	funcs      map[string]int // functions made, by cell
+	twins      map[site][]elaborated
 	active     []*syntax.Cell // cells whose member lists are under way
 }
 

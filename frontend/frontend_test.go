@@ -482,3 +482,22 @@ func TestStagesOne(t *testing.T) {
 		t.Errorf("%d stages, marked %t", spec.Stages, spec.Marked)
 	}
 }
+
+// TestDifferentCells holds that the number of functions follows the number of different cells, not of layers, and that
+// a cell which is elaborated by its likeness to another counts as applied.
+func TestDifferentCells(t *testing.T) {
+	src, err := os.ReadFile("../examples/gpt/tiny.pp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := func(layers string) int {
+		spec, list := frontend.Load("tiny.pp", src, frontend.Options{Set: map[string]string{"layers": layers}})
+		if len(list) > 0 {
+			t.Fatal(list)
+		}
+		return len(spec.Module.Funcs)
+	}
+	if few, many := functions("2"), functions("40"); few != many {
+		t.Errorf("2 layers make %d functions, 40 make %d", few, many)
+	}
+}

@@ -89,7 +89,7 @@ const MaxFile = syntax.MaxFile
 func Format(file string, src []byte) ([]byte, diag.List) { return syntax.Format(file, src) }
 
 func open(file string, src []byte, opts Options) (*elaborator, *syntax.File) {
-	e := &elaborator{opts: opts, files: map[string]*fileScope{}, module: ir.NewModule(""), funcs: map[string]int{}}
+	e := &elaborator{opts: opts, files: map[string]*fileScope{}, module: ir.NewModule(""), funcs: map[string]int{}, twins: map[site][]elaborated{}}
 	e.unsplit = opts.Unsplit || opts.Stages == 1
 	scope, parsed := e.loadFile(file, src)
 	e.main = scope

@@ -26,7 +26,7 @@ func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 		at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
 		return f.MustEmit(Identity, []ValueID{v}, Attrs{BoolAttr("argument", true)}, at)
 	}
-	values := make([]ValueID, len(callee.values))
+	values := make([]ValueID, callee.values.count)
 	for i, a := range callee.Args {
 		values[a] = args[i]
 	}
@@ -36,7 +36,7 @@ func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 		}
 	}
 	for _, v := range callee.order {
-		values[v] = f.ReadParam(callee.values[v].Param)
+		values[v] = f.ReadParam(callee.values.at(v).Param)
 	}
 	for i, s := range callee.scopes[1:] {
 		scopes[i+1] = f.AddScope(scopes[s.Parent], s.Name)
@@ -56,7 +56,7 @@ func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 	done.Results = mapped(callee.Results, values)
 	for i := len(done.Results) - 1; apart && i >= 0; i-- {
 		r := callee.Results[i]
-		if callee.values[r].Op == nil || slices.Contains(callee.Results[:i], r) {
+		if callee.values.at(r).Op == nil || slices.Contains(callee.Results[:i], r) {
 			done.Results[i] = copied(done.Results[i])
 		}
 	}
@@ -78,12 +78,12 @@ func (f *Func) CopyOp(op *Op, args []ValueID, at At) *Op {
 	out := make([]Type, len(op.Results))
 	if op.Callee != nil {
 		for i, r := range op.Callee.Results {
-			out[i] = op.Callee.values[r].Type
+			out[i] = op.Callee.values.at(r).Type
 		}
 	} else if len(out) > 0 {
 		types := make([]Type, len(args))
 		for i, a := range args {
-			types[i] = f.values[a].Type
+			types[i] = f.values.at(a).Type
 		}
 		var err error
 		if out, err = op.Kind.Info().Infer(types, op.Attrs); err != nil {
@@ -105,8 +105,8 @@ func (f *Func) AliasOf() []Alias {
 	for i, r := range f.Results {
 		out[i] = Alias{-1, -1}
 		v := root[r]
-		if f.values[v].Op == nil && f.values[v].Param == nil {
-			out[i].Arg = f.values[v].Index
+		if f.values.at(v).Op == nil && f.values.at(v).Param == nil {
+			out[i].Arg = f.values.at(v).Index
 			continue
 		}
 		for j := range i {
@@ -122,7 +122,7 @@ func (f *Func) AliasOf() []Alias {
 // Roots returns, per value, the value whose buffer it shares: itself, or the root of the operand of a view, of an
 // in-place operation or of a call that returns its argument.
 func (f *Func) Roots() []ValueID {
-	root := make([]ValueID, len(f.values))
+	root := make([]ValueID, f.values.count)
 	for v := range root {
 		root[v] = ValueID(v)
 	}

@@ -72,7 +72,8 @@ func (m *Module) NewFunc(name string) *Func {
 	for i := 1; m.funcs[name] != nil; i++ {
 		name = fmt.Sprintf("%s.%d", base, i)
 	}
-	f := &Func{Name: name, Module: m, scopes: []Scope{{}}, values: make([]Value, 1, 8)}
+	f := &Func{Name: name, Module: m, scopes: []Scope{{}}}
+	f.values.add(Value{}) // id 0 is none
 	m.Funcs = append(m.Funcs, f)
 	m.funcs[name] = f
 	return f
@@ -143,25 +144,50 @@ type Func struct {
 	// LazyInline is set for cells that carry the mark.
 	LazyInline bool
 
-	values []Value // by ValueID
+	values values
 	scopes []Scope
 	params map[*Param]ValueID
 	order  []ValueID // parameter reads in first-read order
 	lastOp OpID
 }
 
+// values are the records of a function, by ValueID, in blocks: a function of many values grows without being copied.
+type values struct {
+	blocks [][]Value
+	count  int
+}
+
+const valuesPerBlock = 256
+
+func (s *values) add(v Value) ValueID {
+	if s.count%valuesPerBlock == 0 {
+		// Small functions are many: the first block grows as it is filled.
+		size := valuesPerBlock
+		if s.count == 0 {
+			size = 16
+		}
+		s.blocks = append(s.blocks, make([]Value, 0, size))
+	}
+	last := &s.blocks[len(s.blocks)-1]
+	*last = append(*last, v)
+	s.count++
+	return ValueID(s.count - 1)
+}
+
+func (s *values) at(v ValueID) *Value { return &s.blocks[v/valuesPerBlock][v%valuesPerBlock] }
+
 // NumValues bounds the value ids: every id is below it. Side tables are slices of this length.
-func (f *Func) NumValues() int { return len(f.values) }
+func (f *Func) NumValues() int { return f.values.count }
 
 // NumOps bounds the operation ids.
 func (f *Func) NumOps() int { return int(f.lastOp) + 1 }
 
-// Value returns the record of v; the pointer is valid until the next value is made.
-func (f *Func) Value(v ValueID) *Value { return &f.values[v] }
+// Value returns the record of v; the pointer stays valid only until the next value is made.
+func (f *Func) Value(v ValueID) *Value { return f.values.at(v) }
 
 // TrimArgs removes the arguments that nothing reads and returns the old indices of those that stay.
 func (f *Func) TrimArgs() []int {
-	read := make([]bool, len(f.values))
+	read := make([]bool, f.values.count)
 	for _, op := range f.Ops {
 		for _, a := range op.Args {
 			read[a] = true
@@ -174,7 +200,7 @@ func (f *Func) TrimArgs() []int {
 	var kept []int
 	for i, a := range f.Args {
 		if read[a] {
-			f.values[a].Index = len(args)
+			f.values.at(a).Index = len(args)
 			args = append(args, a)
 			kept = append(kept, i)
 		}
@@ -184,7 +210,7 @@ func (f *Func) TrimArgs() []int {
 }
 
 // TypeOf returns the type of v.
-func (f *Func) TypeOf(v ValueID) Type { return f.values[v].Type }
+func (f *Func) TypeOf(v ValueID) Type { return f.values.at(v).Type }
 
 // Scopes returns the scope table; index 0 is the function's own body.
 func (f *Func) Scopes() []Scope { return f.scopes }
@@ -196,8 +222,7 @@ func (f *Func) AddScope(parent ScopeID, name string) ScopeID {
 }
 
 func (f *Func) newValue(v Value) ValueID {
-	f.values = append(f.values, v)
-	return ValueID(len(f.values) - 1)
+	return f.values.add(v)
 }
 
 // AddArg adds an argument.
@@ -228,7 +253,7 @@ func (f *Func) ParamReads() []ValueID { return f.order }
 func (f *Func) Emit(kind Kind, args []ValueID, attrs Attrs, at At) ([]ValueID, error) {
 	types := make([]Type, len(args))
 	for i, a := range args {
-		types[i] = f.values[a].Type
+		types[i] = f.values.at(a).Type
 	}
 	info := kind.Info()
 	attrs = sortAttrs(attrs)
@@ -261,15 +286,16 @@ func (f *Func) Call(callee *Func, args []ValueID, at At) []ValueID {
 	}
 	out := make([]Type, len(callee.Results))
 	for i, r := range callee.Results {
-		out[i] = callee.values[r].Type
+		out[i] = callee.values.at(r).Type
 	}
 	return f.append(Call, args, nil, callee, at, out)
 }
 
 func (f *Func) append(kind Kind, args []ValueID, attrs Attrs, callee *Func, at At, out []Type) []ValueID {
 	f.lastOp++
-	op := &Op{ID: f.lastOp, Kind: kind, Args: append([]ValueID(nil), args...), Attrs: attrs, Callee: callee, At: at}
-	op.Results = make([]ValueID, len(out))
+	ids := make([]ValueID, len(args)+len(out))
+	op := &Op{ID: f.lastOp, Kind: kind, Args: ids[:len(args):len(args)], Results: ids[len(args):], Attrs: attrs, Callee: callee, At: at}
+	copy(op.Args, args)
 	for i, t := range out {
 		op.Results[i] = f.newValue(Value{Type: t, Op: op, Index: i})
 	}
@@ -283,7 +309,7 @@ func (f *Func) Return(vs ...ValueID) { f.Results = append([]ValueID(nil), vs...)
 // Uses returns, per value, the operations that read it, in program order; an operation stands once per operand.
 // It is computed anew: passes that build functions call it once on a finished function.
 func (f *Func) Uses() [][]Use {
-	count := make([]int, len(f.values))
+	count := make([]int, f.values.count)
 	total := 0
 	for _, op := range f.Ops {
 		for _, a := range op.Args {
@@ -292,7 +318,7 @@ func (f *Func) Uses() [][]Use {
 		}
 	}
 	backing := make([]Use, 0, total)
-	uses := make([][]Use, len(f.values))
+	uses := make([][]Use, f.values.count)
 	for v, n := range count {
 		if n > 0 {
 			start := len(backing)
@@ -311,7 +337,7 @@ func (f *Func) Uses() [][]Use {
 // Constants tells, per value, whether it depends on constants only: such values are computed again where they are needed,
 // never kept for the gradient or sent. What depends on the values in except does not count.
 func (f *Func) Constants(except ...ValueID) []bool {
-	out := make([]bool, len(f.values))
+	out := make([]bool, f.values.count)
 	for _, op := range f.Ops {
 		if len(except) > 0 && len(op.Results) > 0 && slices.Contains(except, op.Results[0]) {
 			continue

@@ -75,10 +75,10 @@ func posText(p Pos) string {
 
 // Names returns the printed name of every value: %name of arguments, @path of parameters, %n of results.
 func (f *Func) Names() []string {
-	names := make([]string, len(f.values))
+	names := make([]string, f.values.count)
 	taken := map[string]bool{}
 	for i, a := range f.Args {
-		n := f.values[a].Name
+		n := f.values.at(a).Name
 		if n == "" || n[0] >= '0' && n[0] <= '9' {
 			n = "arg" + strconv.Itoa(i)
 		}
@@ -90,7 +90,7 @@ func (f *Func) Names() []string {
 		names[a] = "%" + n
 	}
 	for _, v := range f.order {
-		names[v] = "@" + f.values[v].Param.Name
+		names[v] = "@" + f.values.at(v).Param.Name
 	}
 	n := 0
 	for _, op := range f.Ops {

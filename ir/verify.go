@@ -47,17 +47,17 @@ func (m *Module) Verify(phase Phase) error {
 }
 
 func (f *Func) verify(phase Phase) error {
-	defined := make([]bool, len(f.values))
+	defined := make([]bool, f.values.count)
 	for i, a := range f.Args {
-		if f.values[a].Index != i {
-			return fmt.Errorf("argument %d has index %d", i, f.values[a].Index)
+		if f.values.at(a).Index != i {
+			return fmt.Errorf("argument %d has index %d", i, f.values.at(a).Index)
 		}
 		defined[a] = true
 	}
 	for _, v := range f.order {
 		defined[v] = true
 	}
-	accumulated := make([]bool, len(f.values))
+	accumulated := make([]bool, f.values.count)
 	names := f.Names()
 	for _, op := range f.Ops {
 		types := make([]Type, len(op.Args))
@@ -68,7 +68,7 @@ func (f *Func) verify(phase Phase) error {
 			if accumulated[a] {
 				return fmt.Errorf("%s reads %s, which has been accumulated over", op.Kind, names[a])
 			}
-			types[i] = f.values[a].Type
+			types[i] = f.values.at(a).Type
 		}
 		var want []Type
 		switch {

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 
 	"gopkg.in/yaml.v3"
 
@@ -130,24 +131,35 @@ type (
 // Files gives the bundle of a plan in memory, in a fixed order; extra are the files of the code generator. The same plan
 // gives the same bytes.
 func Files(p *Plan, extra []File) ([]File, error) {
-	var files []File
-	add := func(path string, content []byte) { files = append(files, File{path, content}) }
-	add(parametersFile, parameterTable(p))
-	add(boundariesFile, boundaryTable(p))
-	add(sharedFile, sharedTable(p))
-	add(statesFile, stateTable(p))
-	add(buffersFile, bufferTable(p))
-	add(framesFile, frameTable(p))
-	add(scheduleFile, scheduleTable(p))
+	type part struct {
+		path  string
+		write func() []byte
+	}
+	parts := []part{
+		{parametersFile, func() []byte { return parameterTable(p) }},
+		{boundariesFile, func() []byte { return boundaryTable(p) }},
+		{sharedFile, func() []byte { return sharedTable(p) }},
+		{statesFile, func() []byte { return stateTable(p) }},
+		{buffersFile, func() []byte { return bufferTable(p) }},
+		{framesFile, func() []byte { return frameTable(p) }},
+		{scheduleFile, func() []byte { return scheduleTable(p) }},
+	}
 	if p.Optimizer != nil {
 		m := ir.NewModule("optimizer")
 		m.Funcs = []*ir.Func{p.Optimizer.Func}
-		add(optimizerFile, []byte(m.String()))
+		parts = append(parts, part{optimizerFile, func() []byte { return []byte(m.String()) }})
 	}
 	for s := range p.Stages {
-		add(stageFile(s, "program.ir"), []byte(stageProgram(p, s)))
-		add(stageFile(s, "actions.csv"), actionTable(p, s))
+		parts = append(parts,
+			part{stageFile(s, "program.ir"), func() []byte { return []byte(stageProgram(p, s)) }},
+			part{stageFile(s, "actions.csv"), func() []byte { return actionTable(p, s) }})
 	}
+	files := make([]File, len(parts), len(parts)+len(extra)+1)
+	var writing sync.WaitGroup
+	for i, x := range parts {
+		writing.Go(func() { files[i] = File{x.path, x.write()} })
+	}
+	writing.Wait()
 	files = append(files, extra...)
 	sort.Slice(files, func(i, j int) bool { return files[i].Path < files[j].Path })
 	doc := document(p)

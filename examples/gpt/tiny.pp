@@ -5,6 +5,7 @@ const context = 16
 const dim = 32
 const heads = 4
 const layers = 4
+const batch = 8
 
 @lazy_inline
 cell Block {
@@ -41,10 +42,10 @@ train tiny {
     network         = GPT()
     loss            = CrossEntropyLoss()
     optimizer       = AdamW(lr = 1e-3, weight_decay = 0.01)
-    input ids       : i32[8, context]
-    input next      : i32[8, context]
+    input ids       : i32[batch, context]
+    input next      : i32[batch, context]
     stages          = 1
     micro_batch_num = 4
     micro_reduction = mean
-    dataset         = npz(env("DATA_PATH", "data/tokens.npz"), columns = ["tokens_x", "tokens_y"]) | batch(8)
+    dataset         = npz(env("DATA_PATH", "data/tokens.npz"), columns = ["tokens_x", "tokens_y"]) | batch(batch)
 }

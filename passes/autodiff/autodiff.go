@@ -130,10 +130,26 @@ type differ struct {
 	back  map[*ir.Func][]int
 }
 
+// nameOf is the name of f for these properties of its arguments and results.
+func nameOf(f *ir.Func, masks ...[]bool) string {
+	key := []byte(f.Name)
+	for _, mask := range masks {
+		key = append(key, ' ')
+		for _, on := range mask {
+			if on {
+				key = append(key, '1')
+			} else {
+				key = append(key, '0')
+			}
+		}
+	}
+	return string(key)
+}
+
 // function differentiates f. wants: per argument, whether its gradient is asked; params: whether it is a trained
 // parameter; grads: per result, whether a gradient arrives.
 func (d *differ) function(f *ir.Func, wants, params, grads []bool) *triple {
-	key := fmt.Sprint(f.Name, wants, params, grads)
+	key := nameOf(f, wants, params, grads)
 	if t := d.done[key]; t != nil {
 		return t
 	}

@@ -1,8 +1,8 @@
 package autodiff
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/ppc-lang/ppc/ir"
 )
@@ -17,13 +17,13 @@ type builder struct {
 	isRead   []bool                // by value: a trained parameter
 	constant []bool                // by value: depends on constants only
 	calls    map[ir.OpID]*triple   // differentiated callees
-	saved    map[ir.ValueID]int    // value -> result of f that keeps it
+	saved    []int                 // by value: 1 + the result of f that keeps it, 0 without
 	input    *ir.Func              // the input-gradient form
 	inputs   map[source]ir.ValueID // what became an argument of input
 	from     map[ir.ValueID]source // and back
 	consts   map[ir.ValueID]ir.ValueID
 	export   map[ir.ValueID]int // value of input -> its result index
-	given    map[ir.ValueID][]contribution
+	given    [][]contribution   // by value
 
 	accumulations []accumulation // in reverse program order
 }
@@ -75,7 +75,7 @@ func (d *differ) activity(f *ir.Func, args []bool) []bool {
 
 // reaches tells which results of f depend on an active argument.
 func (d *differ) reaches(f *ir.Func, mask []bool) []bool {
-	key := fmt.Sprint(f.Name, mask)
+	key := nameOf(f, mask)
 	if out, ok := d.reach[key]; ok {
 		return out
 	}
@@ -148,10 +148,10 @@ func (b *builder) run(f *ir.Func, wants, params, grads []bool) {
 	}
 	b.inputs, b.from = map[source]ir.ValueID{}, map[ir.ValueID]source{}
 	b.consts, b.export = map[ir.ValueID]ir.ValueID{}, map[ir.ValueID]int{}
-	b.given = map[ir.ValueID][]contribution{}
+	b.given = make([][]contribution, b.f.NumValues())
 	for i := range f.Results {
 		if grads[i] && b.active[b.f.Results[i]] {
-			g := b.argument(source{kind: fromGrad, index: i}, fmt.Sprint("d.", i), f.TypeOf(f.Results[i]))
+			g := b.argument(source{kind: fromGrad, index: i}, "d."+strconv.Itoa(i), f.TypeOf(f.Results[i]))
 			b.given[b.f.Results[i]] = append(b.given[b.f.Results[i]], contribution{-1, g})
 		}
 	}
@@ -248,10 +248,10 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		}
 	}
 	forward.Finish()
-	b.saved = map[ir.ValueID]int{}
+	b.saved = make([]int, fwd.NumValues())
 	for i, r := range fwd.Results {
-		if _, ok := b.saved[r]; !ok {
-			b.saved[r] = i
+		if b.saved[r] == 0 {
+			b.saved[r] = i + 1
 		}
 	}
 	b.constant = fwd.Constants()
@@ -283,13 +283,11 @@ func (b *builder) source(v ir.ValueID) source {
 	case rec.Op == nil:
 		return source{kind: fromArg, index: rec.Index}
 	}
-	i, ok := b.saved[v]
-	if !ok {
-		i = len(b.f.Results)
-		b.saved[v] = i
+	if b.saved[v] == 0 {
 		b.f.Results = append(b.f.Results, v)
+		b.saved[v] = len(b.f.Results)
 	}
-	return source{kind: fromResult, index: i}
+	return source{kind: fromResult, index: b.saved[v] - 1}
 }
 
 // value gives the input function's value of a forward value. What depends on constants only is made again, all else is
@@ -310,7 +308,7 @@ func (b *builder) value(v ir.ValueID) ir.ValueID {
 		}
 		return c
 	}
-	return b.argument(b.source(v), fmt.Sprint("v", len(b.inputs)), b.f.TypeOf(v))
+	return b.argument(b.source(v), "v"+strconv.Itoa(len(b.inputs)), b.f.TypeOf(v))
 }
 
 // result makes v a result of the input function.
@@ -506,7 +504,7 @@ func (b *builder) finish(name string) {
 		} else {
 			t = b.f.TypeOf(b.f.Args[r.arg])
 		}
-		accs[i] = w.AddArg(fmt.Sprint("acc", i), t)
+		accs[i] = w.AddArg("acc"+strconv.Itoa(i), t)
 	}
 	args := map[source]ir.ValueID{}
 	next := 0
@@ -516,7 +514,7 @@ func (b *builder) finish(name string) {
 		for _, s := range a.operands {
 			v, ok := args[s]
 			if !ok {
-				v = w.AddArg(fmt.Sprint("v", len(args)), b.typeOf(s))
+				v = w.AddArg("v"+strconv.Itoa(len(args)), b.typeOf(s))
 				args[s] = v
 				b.t.weightArgs = append(b.t.weightArgs, s)
 			}

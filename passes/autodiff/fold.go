@@ -9,7 +9,7 @@ func (b *builder) fold(v ir.ValueID, level ir.ScopeID) ir.ValueID {
 	if len(given) == 0 {
 		return 0
 	}
-	delete(b.given, v)
+	b.given[v] = nil
 	if len(given) > 1 {
 		return b.foldAt(level, given)
 	}
