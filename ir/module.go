@@ -2,7 +2,6 @@ package ir
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/ppc-lang/ppc/diag"
 )
@@ -337,11 +336,11 @@ func (f *Func) Uses() [][]Use {
 // Constants tells, per value, whether it depends on constants only: such values are computed again where they are needed,
 // never kept for the gradient or sent. What depends on the values in except does not count.
 func (f *Func) Constants(except ...ValueID) []bool {
-	out := make([]bool, f.values.count)
+	out, not := make([]bool, f.values.count), make([]bool, f.values.count)
+	for _, v := range except {
+		not[v] = true
+	}
 	for _, op := range f.Ops {
-		if len(except) > 0 && len(op.Results) > 0 && slices.Contains(except, op.Results[0]) {
-			continue
-		}
 		if op.Callee != nil || op.Kind.Info().Effect || len(op.Results) == 0 {
 			continue
 		}
@@ -350,7 +349,7 @@ func (f *Func) Constants(except ...ValueID) []bool {
 			only = only && out[a]
 		}
 		for _, r := range op.Results {
-			out[r] = only
+			out[r] = only && !not[r]
 		}
 	}
 	return out

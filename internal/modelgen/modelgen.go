@@ -78,7 +78,7 @@ func Draw(src Source) Model {
 
 // DrawDecoder draws from all operations and optimizers.
 func DrawDecoder(src Source) Model {
-	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 10})
+	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 11})
 }
 
 func draw(d *drawer) Model {
@@ -248,6 +248,9 @@ func (d *drawer) add() {
 	case 10: // masked attention among the rows of the micro-batch; the parts of a split are joined the other way round
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) {\n        a, b = split(fc(x), 2, axis = -1)\n        n = x.shape[0]\n        s = where(tril(ones([n, n], bool)), matmul(a, b, transpose_b = true), -inf)\n        return concat([b, matmul(softmax(s), a)], axis = -1)\n    }\n}\n", cell, a.width, 2*width)
 		d.put(name, cell, out, 2*width, a.name)
+	case 11: // buffers: what the micro-batch before left, and what this one leaves
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    buffer m: f32[%d] = constant(0.5)\n    buffer n: i32[1] = zeros()\n    construct(x) {\n        y = fc(x)\n        z = (%s) * m\n        m = 0.75 * m + 0.5 * mean(y, axes = [0])\n        n = n + 1\n        return z + m / cast(n, f32)\n    }\n}\n", cell, a.width, width, width, fmt.Sprintf(act, "y"))
+		d.put(name, cell, out, width, a.name)
 	case 6: // skip edge: an old value joins
 		old := d.values[d.src.Int(key("old"), 0, len(d.values)-1)]
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(a, b) { return fc(concat([a, b], axis = 1)) }\n}\n", cell, a.width+old.width, width)
