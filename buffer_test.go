@@ -261,14 +261,29 @@ infer t { network = Net(); input x: i32[4]; micro_batch_num = 2 }
 		}
 		last, first = now, 0
 	}
-	for k := range want {
-		var got []int32
-		for i := range 8 {
-			d := r.Outputs[0][k].Array.Data[4*i:]
-			got = append(got, int32(d[0])|int32(d[1])<<8|int32(d[2])<<16|int32(d[3])<<24)
+	read := func(a *data.Array) (out []int32) {
+		for _, v := range values32(a) {
+			out = append(out, int32(v))
 		}
-		if d := cmp.Diff(want[k], got); d != "" {
+		return out
+	}
+	for k := range want {
+		if d := cmp.Diff(want[k], read(r.Outputs[0][k].Array)); d != "" {
 			t.Errorf("result %d: %s", k, d)
+		}
+	}
+	// The requests of a session follow each other in the same way.
+	s := serve(t, p, 2)
+	defer s.Close()
+	for batch := range 2 {
+		out, err := s.Submit(context.Background(), []data.Array{{Name: "x", DType: data.I32, Shape: []int{4}, Data: x.Data[16*batch:][:16]}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range want {
+			if d := cmp.Diff(want[k][4*batch:][:4], read(&out[k])); d != "" {
+				t.Errorf("request %d, result %d: %s", batch, k, d)
+			}
 		}
 	}
 }

@@ -2,7 +2,7 @@
 // the names of that file, so that what training saves is what it starts from:
 //
 //	ppc run examples/gpt/tiny.pp -save weights.npz
-//	ppc run examples/gpt/generate.pp -init weights.npz -input prompts.npy -tokens 10 -output tokens=out.npy
+//	ppc run examples/gpt/generate.pp -init weights.npz -input prompts.npy -tokens 10 -output out.npy
 //
 // It compiles for any number of stages up to the number of layers (-stages).
 const vocab = 64
