@@ -474,7 +474,12 @@ func TestRoundsKeepStagesBusy(t *testing.T) {
 	const rounds = 5
 	for _, stages := range []int{1, 2, 4} {
 		for _, micro := range []int{1, 2, 4, 8} {
-			q := generator(t, Options{Stages: stages, Micro: micro}).Programs[0]
+			p := generator(t, Options{Stages: stages, Micro: micro})
+			q := p.Programs[0]
+			// The prediction is that of such a round: with one micro-batch one stage works at a time.
+			if b := p.Predicted.Bubble; micro == 1 && b < 1-1/float64(stages) || micro >= stages && stages > 1 && b > 1-1/float64(stages) {
+				t.Errorf("%d stages, %d micro-batches: a predicted bubble of %v", stages, micro, b)
+			}
 			type event struct{ message, micro, round int }
 			sent, now, next := map[event]int{}, make([]int, stages), make([]int, stages)
 			for moved := true; moved; {
