@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
@@ -88,20 +89,18 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 		}
 		return b
 	}
-	written := map[ir.OpID]int{}
+	written := map[ir.OpID][]int{}
 	stores := s.stores(f)
 	for i, v := range stores {
-		written[f.Value(v).Op.ID] = i
+		id := f.Value(v).Op.ID
+		written[id] = append(written[id], i)
 	}
 	constant := f.Constants(stores...)
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass {
 			continue
 		}
-		var with []int
-		if b, ok := written[op.ID]; ok {
-			with = append(with, b)
-		}
+		with := slices.Clone(written[op.ID])
 		fixed, keeps := false, len(with) > 0 && op.Kind == ir.BroadcastTo // an input as it is may float too
 		for _, a := range op.Args {
 			d := f.Value(a).Op
