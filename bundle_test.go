@@ -28,6 +28,20 @@ func compileFile(t *testing.T, o Options) *Result {
 	return r
 }
 
+const folded = `
+train t {
+    network = Sequential([
+        Dense(4, 4) @stage(0) @segment(0), Dense(4, 4) @stage(1) @segment(0),
+        Dense(4, 4) @stage(1) @segment(1), Dense(4, 4) @stage(0) @segment(1),
+    ])
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input y: f32[8, 4]
+    micro_batch_num = 4
+}
+`
+
 // A bundle that is read back gives the same bundle.
 func TestBundleRoundTrip(t *testing.T) {
 	for _, o := range []Options{
@@ -37,6 +51,7 @@ func TestBundleRoundTrip(t *testing.T) {
 		{File: gptFile, Stages: 2},
 		{File: "examples/gpt/generate.pp", Stages: 4},
 		{File: "average.pp", Source: []byte(smallAverage)},
+		{File: "folded.pp", Source: []byte(folded)},
 	} {
 		p := compileFile(t, o).Plan
 		dir := filepath.Join(t.TempDir(), "out")

@@ -2,6 +2,7 @@ package ppc
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"regexp"
@@ -119,21 +120,7 @@ func equalsUnsplit(t *testing.T, o Options, p *plan.Plan) {
 	if p.NumStages < 2 {
 		t.Error("an example of one stage shows nothing")
 	}
-	file := t.TempDir() + "/data.npz"
-	var arrays []data.Array
-	for _, in := range p.Programs[0].Inputs {
-		if in.Type.DType != ir.F32 {
-			t.Fatalf("no data for %s", in.Type)
-		}
-		x := make([]float32, in.Type.Elems())
-		for i := range x {
-			x[i] = float32((i*7+len(arrays)*3)%11)/11 - 0.5
-		}
-		arrays = append(arrays, data.NewFloat32(in.Name, in.Type.Shape, x))
-	}
-	if err := data.WriteNPZ(file, arrays); err != nil {
-		t.Fatal(err)
-	}
+	file := rowsFor(t, p)
 	o.Unsplit = true
 	one, err := Compile(context.Background(), o)
 	if err != nil {
@@ -143,4 +130,40 @@ func equalsUnsplit(t *testing.T, o Options, p *plan.Plan) {
 	if a, b := train(t, p, run), train(t, one.Plan, run); !a.equal(b) || len(a.Losses) != 3 {
 		t.Errorf("losses %v, unsplit %v", a.Losses, b.Losses)
 	}
+}
+
+// rowsFor stores a batch of rows for the inputs of a plan: numbers around 0, and whole numbers from 0 to 3.
+func rowsFor(t *testing.T, p *plan.Plan) string {
+	t.Helper()
+	file := t.TempDir() + "/data.npz"
+	var arrays []data.Array
+	for _, in := range p.Programs[0].Inputs {
+		n := in.Type.Elems()
+		switch in.Type.DType {
+		case ir.F32:
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = float32((i*7+len(arrays)*3)%11)/11 - 0.5
+			}
+			arrays = append(arrays, data.NewFloat32(in.Name, in.Type.Shape, x))
+		case ir.I32:
+			a := data.Array{Name: in.Name, DType: data.I32, Shape: in.Type.Shape}
+			for i := range n {
+				a.Data = binary.LittleEndian.AppendUint32(a.Data, uint32((i*5+len(arrays))%4))
+			}
+			arrays = append(arrays, a)
+		case ir.Bool:
+			a := data.Array{Name: in.Name, DType: data.U8, Shape: in.Type.Shape}
+			for i := range n {
+				a.Data = append(a.Data, byte(i*5/3%2))
+			}
+			arrays = append(arrays, a)
+		default:
+			t.Fatalf("no data for %s", in.Type)
+		}
+	}
+	if err := data.WriteNPZ(file, arrays); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,57 @@ func copyTree(t *testing.T, from, to string) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSituationsPage holds that docs/situations.md has each of the 72 situations once, with a test that exists or a reason why
+// there is none.
+func TestSituationsPage(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Write(text)
+	}
+	page, err := os.ReadFile("docs/situations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`(?m)^\| (\d+)(?:-(\d+))? \| ([^|]+) \| ([^|]+) \|$`)
+	test := regexp.MustCompile("`(Test\\w+)(?:/([^`]+))?`")
+	next := 1
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
+		from, _ := strconv.Atoi(m[1])
+		to := from
+		if m[2] != "" {
+			to, _ = strconv.Atoi(m[2])
+		}
+		if from != next || to < from {
+			t.Errorf("%s comes where %d is due", m[0], next)
+		}
+		next = to + 1
+		tests := test.FindAllStringSubmatch(m[4], -1)
+		for _, n := range tests {
+			if !strings.Contains(source.String(), "func "+n[1]+"(t *testing.T)") {
+				t.Errorf("%s: there is no %s", m[1], n[1])
+			}
+			if n[2] != "" && !strings.Contains(source.String(), "{"+strconv.Quote(n[2])+", `") {
+				t.Errorf("%s: %s has no case %q", m[1], n[1], n[2])
+			}
+		}
+		reason := regexp.MustCompile("^(Not applicable: .|Data parallelism|Later: .)").MatchString(m[4])
+		if len(tests) == 0 && !reason {
+			t.Errorf("%s: neither a test nor a reason", m[1])
+		}
+	}
+	if next != 73 {
+		t.Errorf("the page ends with situation %d", next-1)
 	}
 }
 

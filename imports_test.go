@@ -29,8 +29,9 @@ var mayImport = map[string][]string{
 	"codegen/ascend/emulator": {}, // headers and what builds on them: a leaf
 	"runtime":                 {"diag", "ir", "plan", "data", "runtime/device"},
 	"runtime/device":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
+	"verify":                  {"diag", "ir", "plan", "runtime", "runtime/device"},
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
-	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device"},
+	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "verify"},
 	"internal/modelgen":       {"data"},
 }
 

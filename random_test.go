@@ -19,6 +19,7 @@ import (
 	"github.com/ppc-lang/ppc/runtime/device"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
+	"github.com/ppc-lang/ppc/verify"
 )
 
 // drawn takes choices from rapid.
@@ -140,6 +141,37 @@ func TestRandomModelsEqual(t *testing.T) {
 		}
 		if got := run(o); !want.equal(got) {
 			r.Fatalf("%d stages of the planner, micro %d, lag %d %s: differs from the unsplit program\n%s\n%s", cut.Stages, micro, lag, o.Schedule, cmp.Diff(want, got), m.Unmarked())
+		}
+	})
+}
+
+// The same for infer blocks: every rank that has a result has that of the unsplit program, and no forward pass of a stage
+// reads what was not sent.
+func TestRandomInferenceEqual(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		m := modelgen.DrawDecoder(drawn{r})
+		micro := 1 << rapid.IntRange(0, 3).Draw(r, "micro")
+		build := func(o Options) *plan.Plan {
+			o.File, o.Micro, o.Verify = "random.pp", micro, true
+			c, err := Compile(context.Background(), o)
+			if err != nil {
+				r.Fatalf("%v\n%s", Diagnostics(err), o.Source)
+			}
+			return c.Plan
+		}
+		ref, err := verify.NewReference(context.Background(), build(Options{Source: []byte(m.InferUnmarked()), Unsplit: true}), runtime.Options{
+			Seed: 1, DataPath: writeData(t, &m, 3*m.Batch), Device: device.Options{Path: rapid.SampledFrom(kernel.Available()).Draw(r, "path"), Poison: true},
+		})
+		if err != nil {
+			r.Fatal(err)
+		}
+		cut := rapid.SampledFrom(m.Cuts).Draw(r, "cut")
+		o := Options{
+			Source: []byte(m.InferWith(cut)), Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
+			LazyInline: rapid.SampledFrom([]string{"auto", "marked", "off"}).Draw(r, "lazyinline"),
+		}
+		if d, err := ref.Compare(context.Background(), build(o)); d != nil || err != nil {
+			r.Fatalf("%d stages, %s, %d micro-batches: %+v, %v\n%s", cut.Stages, o.Schedule, micro, d, err, o.Source)
 		}
 	})
 }

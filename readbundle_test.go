@@ -12,24 +12,32 @@ import (
 	"regexp"
 	goruntime "runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 )
 
 // smallBundle is the bundle of a model of two stages that share a parameter, with an evaluation, as files in memory.
-func smallBundle(t testing.TB) []plan.File {
+func smallBundle(t testing.TB) []plan.File { return smallBundleWith(t, "") }
+
+// smallBundleWith places its cells in another way.
+func smallBundleWith(t testing.TB, placement string) []plan.File {
 	t.Helper()
 	name := filepath.Join("cmd", "ppc", "testdata", "models", "tied.pp")
 	src, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if placement != "" {
+		src = regexp.MustCompile(`stage_config .*`).ReplaceAll(src, []byte(placement))
 	}
 	r, err := Compile(context.Background(), Options{File: "tied.pp", Source: src})
 	if err != nil {
@@ -112,6 +120,9 @@ var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 // Every word of every file is replaced, one at a time, by values that do not belong there; of two bundles every third.
 func TestReadDamagedBundle(t *testing.T) {
 	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t), 1) })
+	t.Run("folded", func(t *testing.T) {
+		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }"), 3)
+	})
 	t.Run("infer", func(t *testing.T) {
 		files, err := plan.Files(inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), nil)
 		if err != nil {
@@ -209,4 +220,23 @@ func rowsFile(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return name
+}
+
+// Action lists are not trusted: one that was edited into two stages that wait for each other is refused, with the actions
+// along the cycle.
+func TestReadDeadlock(t *testing.T) {
+	p := compileFile(t, Options{File: "t.pp", Source: []byte(threeStages)}).Plan
+	i := slices.IndexFunc(faults, func(f fault) bool { return f.name == "two stages that wait for each other" })
+	if !faults[i].plant(p) {
+		t.Fatal("no place")
+	}
+	files, err := plan.Files(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadBundleFS(withFile(files, 0, files[0].Content), "out")
+	list := Diagnostics(err)
+	if len(list) != 1 || list[0].Code != diag.BadBundle || strings.Count(list[0].Message, "waits for") != 5 || !strings.Contains(list[0].Message, "F of micro-batch 0 on stage 2") {
+		t.Errorf("%v", list)
+	}
 }

@@ -1,6 +1,7 @@
 package ppc
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"testing"
@@ -26,6 +27,15 @@ func TestStats(t *testing.T) {
 	if small.Ops != large.Ops || small.Functions != large.Functions || small.Calls >= large.Calls {
 		t.Errorf("8 layers %+v, 16 layers %+v", small, large)
 	}
+	mark := []byte("@lazy_inline\ncell Block")
+	if !bytes.Contains(src, mark) {
+		t.Fatalf("tiny.pp has no %q", mark)
+	}
+	src = bytes.Replace(src, mark, []byte("@lazy_inline(policy = \"front\")\ncell Block"), 1)
+	if front := stats("8", "auto", 4); front.Executed != small.Executed || front.Functions >= small.Functions || front.Ops <= small.Ops || front.Calls == 0 {
+		t.Errorf("with blocks inlined at once %+v, as functions %+v", front, small)
+	}
+	src = bytes.Replace(src, []byte("(policy = \"front\")"), nil, 1)
 	off, marked := stats("8", "off", 4), stats("8", "marked", 4)
 	if off.Executed != small.Executed || marked.Executed != small.Executed {
 		t.Errorf("executed: auto %d, marked %d, off %d", small.Executed, marked.Executed, off.Executed)

@@ -265,12 +265,30 @@ func (d *Dataset) FillFloat32(row, n, column int, dst []float32) error {
 // FillInt32 writes rows row to row+n-1 of a column of integers to dst. A value
 // that does not fit is an error. It allocates nothing.
 func (d *Dataset) FillInt32(row, n, column int, dst []int32) error {
+	return fillIntegers(d, row, n, column, dst, "i32")
+}
+
+// FillBool is FillInt32 for conditions: 0 is false, 1 is true, anything else an
+// error.
+func (d *Dataset) FillBool(row, n, column int, dst []byte) error {
+	if err := fillIntegers(d, row, n, column, dst, "bool"); err != nil {
+		return err
+	}
+	for i, v := range dst {
+		if v > 1 {
+			return diag.Errorf(diag.BadValueRange, diag.Range{}, "column %q holds %d in row %d, which is no bool", d.columns[column].Name, v, row+i/d.columns[column].elems)
+		}
+	}
+	return nil
+}
+
+func fillIntegers[T int32 | byte](d *Dataset, row, n, column int, dst []T, want string) error {
 	c, first, err := d.take(row, n, column, len(dst))
 	if err != nil {
 		return err
 	}
 	if c.DType.IsFloat() {
-		return diag.Errorf(diag.BadDataset, diag.Range{}, "column %q is %s, the input wants i32", c.Name, c.DType)
+		return diag.Errorf(diag.BadDataset, diag.Range{}, "column %q is %s, the input wants %s", c.Name, c.DType, want)
 	}
 	for i := range dst {
 		from := first + i
@@ -278,10 +296,10 @@ func (d *Dataset) FillInt32(row, n, column int, dst []int32) error {
 			from = first + i/c.elems*c.elems + int(c.order[i%c.elems])
 		}
 		v := c.source.intAt(from)
-		if v != int64(int32(v)) {
-			return diag.Errorf(diag.BadValueRange, diag.Range{}, "column %q holds %d in row %d, which is no i32", c.Name, v, row+i/c.elems)
+		if v != int64(T(v)) {
+			return diag.Errorf(diag.BadValueRange, diag.Range{}, "column %q holds %d in row %d, which is no %s", c.Name, v, row+i/c.elems, want)
 		}
-		dst[i] = int32(v)
+		dst[i] = T(v)
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ func parseNPYHeader(header string) (Array, error) {
 				return a, errors.New("holds records, want plain numbers")
 			}
 			if a.DType, ok = dtypeOf(descr); !ok {
-				return a, fmt.Errorf("has element type %q, want one of <f4, <f8, <i4, <i8, |u1", descr)
+				return a, fmt.Errorf("has element type %q, want one of <f4, <f8, <i4, <i8, |u1, |b1", descr)
 			}
 			haveType = true
 		case key == "fortran_order" && !haveOrder:
@@ -158,6 +158,9 @@ func parseNPYHeader(header string) (Array, error) {
 }
 
 func dtypeOf(descr string) (DType, bool) {
+	if descr == "|b1" {
+		return U8, true // conditions are 0 and 1
+	}
 	for d := range dtypes {
 		if dtypes[d].descr == descr {
 			return DType(d), true

@@ -14,6 +14,7 @@ const (
 	TooDeep         Code = "E0103"
 	FileTooLarge    Code = "E0104"
 	MisplacedMark   Code = "E0105"
+	BadMark         Code = "E0107"
 	UnknownName     Code = "E0201"
 	DuplicateName   Code = "E0202"
 	ReadOnlyName    Code = "E0203"
@@ -43,7 +44,10 @@ const (
 	EmptyStage      Code = "E0505"
 	TooManyStages   Code = "E0506"
 	BadLayout       Code = "E0507"
-	BufferStages    Code = "E0508"
+	BadSegment      Code = "E0508"
+	SegmentOrder    Code = "E0509"
+	HiddenByKey     Code = "E0510"
+	BufferStages    Code = "E0511"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -67,6 +71,7 @@ const (
 	BadCommandLine  Code = "E1005"
 	NotLaidOut      Code = "E0106"
 	CompilerFault   Code = "E1101"
+	NotEqual        Code = "E1102"
 	DroppedRows     Code = "W0801"
 	NoEffect        Code = "W0601"
 	UnusedCell      Code = "W0201"
@@ -86,6 +91,7 @@ var meanings = []Meaning{
 	{TooDeep, "brackets or blocks nested too deeply"},
 	{FileTooLarge, "a source file above the size limit"},
 	{MisplacedMark, "a mark at a place where it has no meaning"},
+	{BadMark, "a mark with a value it does not take"},
 	{UnknownName, "a name that nothing defines"},
 	{DuplicateName, "a name defined twice"},
 	{ReadOnlyName, "an assignment to a name that cannot be assigned"},
@@ -115,6 +121,9 @@ var meanings = []Meaning{
 	{EmptyStage, "a stage without an op"},
 	{TooManyStages, "more stages than there are ops to place"},
 	{BadLayout, "a layout that is not in a known notation, or that does not fit the network"},
+	{BadSegment, "a segment that is not a small whole number, or without a stage"},
+	{SegmentOrder, "a segment lower than one that feeds it, or whose stages go up and down"},
+	{HiddenByKey, "cells that are different although the key of @lazy_inline says they are equal"},
 	{BufferStages, "a buffer that several stages or chunks read or write"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
@@ -139,6 +148,7 @@ var meanings = []Meaning{
 	{BadCommandLine, "a command line that ppc does not understand"},
 	{NotLaidOut, "a source file whose layout is not that of ppc fmt"},
 	{CompilerFault, "a fault of ppc itself"},
+	{NotEqual, "a split program that differs from the unsplit one"},
 	{DroppedRows, "rows left out because they do not fill a batch"},
 	{NoEffect, "a setting without effect"},
 	{UnusedCell, "a cell or parameter that nothing uses"},

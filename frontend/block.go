@@ -31,7 +31,7 @@ type block struct {
 type input struct {
 	decl *syntax.Input
 	plan.Input
-	stage int
+	placing
 }
 
 // The entries of a block and whether this version builds them.
@@ -39,7 +39,7 @@ var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
 	"seed": true, "metrics": true, "layout": true, "output_broadcast": true, "feedback": true,
-	"segment_config": false, "every": false, "clip_norm": false, "clip_value": false,
+	"segment_config": true, "every": false, "clip_norm": false, "clip_value": false,
 	"accumulate": false, "precision": false, "loss_scale": false,
 }
 
@@ -51,7 +51,7 @@ func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	if name == "" {
 		name = decl.Kind
 	}
-	root := &instance{class: &class{&syntax.Cell{Name: decl.Name}, e.main}, at: decl.At, stage: -1, placed: true,
+	root := &instance{class: &class{decl: &syntax.Cell{Name: decl.Name}, file: e.main}, at: decl.At, placing: nowhere, placed: true,
 		members: map[string]value{}, memberAt: map[string]diag.Range{}, args: map[string]value{}}
 	b := &block{env: &env{elaborator: e, file: e.main, inst: root}, decl: decl, root: root, entries: map[string]*syntax.Assign{}}
 	b.spec = &plan.Spec{Name: name, Kind: decl.Kind, Pos: decl.At.Pos, Module: e.module, MicroBatches: 1, Reduction: "sum", Epochs: 1, Seed: 1}
@@ -85,6 +85,7 @@ func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
 			b.spec.Evals = append(b.spec.Evals, spec)
 		}
 	}
+	b.spec.Keyed = e.keyed
 	return b.spec
 }
 
@@ -103,7 +104,7 @@ func (b *block) collect() {
 		switch s := s.(type) {
 		case *syntax.Input:
 			if define(s.Name) {
-				b.inputs = append(b.inputs, &input{decl: s, stage: -1})
+				b.inputs = append(b.inputs, &input{decl: s, placing: nowhere})
 			}
 		case *syntax.Construct:
 			if b.construct != nil {
@@ -311,8 +312,10 @@ func (b *block) inputTypes() {
 		for _, m := range in.decl.Marks {
 			if m.Name == "whole" {
 				in.Whole = true
-			} else if stage, ok := b.stageMark(m); ok {
-				in.stage = stage
+			} else if m.Name == "segment" {
+				b.errorf(diag.MisplacedMark, m.At, "@segment stands after a new cell or a parameter")
+			} else {
+				b.placeMark(m, &in.placing)
 			}
 		}
 		in.Name, in.Pos = in.decl.Name.Text, in.decl.Name.At.Pos
@@ -417,9 +420,8 @@ func (b *block) register() {
 	if b.member("network") != nil {
 		b.layouts()
 	}
-	if s := b.entries["stage_config"]; s != nil {
-		b.stageConfig(s.Values[0], cells)
-	}
+	b.config("stage_config", cells, stageOf)
+	b.config("segment_config", cells, segmentOf)
 }
 
 // entry builds the function of one micro-batch.

@@ -172,7 +172,10 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		}
 		v.twins[way] = append(v.twins[way], elaborated{c, inst})
 	}
-	inst.compiled[signature.String()] = c
+	if inst.compiled[signature.String()] == nil {
+		inst.compiled[signature.String()] = c
+		v.noteKey(inst, c.fn, signature.String())
+	}
 	var operands []ir.ValueID
 	for _, x := range values {
 		for _, t := range tensors(nil, x) {
@@ -194,7 +197,7 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		where.Instance = "network" // the one cell without a name: paths start below it
 	}
 	if !v.unsplit {
-		where.Stage = inst.stage
+		where.Stage, where.Segment = inst.stage, inst.segment
 	}
 	results := v.frame.fn.Call(c.fn, operands, where)
 	for i, p := range c.written {
@@ -221,7 +224,7 @@ func (e *elaborator) newFunc(name string) *ir.Func {
 // compile elaborates the construct of a cell for these arguments.
 func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
 	f := &frame{fn: v.newFunc(inst.class.decl.Name.Text), inst: inst, params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
-	f.fn.LazyInline = slices.ContainsFunc(inst.class.decl.Marks, func(m syntax.Mark) bool { return m.Name == "lazy_inline" })
+	f.fn.LazyInline, f.fn.Front = inst.class.lazy.on && !inst.class.lazy.front, inst.class.lazy.front
 	v.frame = f
 	for i, p := range inst.construct.Params {
 		if b, ok := inst.buffer(p.Name.Text); ok {
@@ -452,7 +455,7 @@ func (v *env) emit(kind ir.Kind, operands []value, attrs ir.Attrs, at diag.Range
 		case *storage:
 			ids[i] = v.frame.param(x)
 			if !v.unsplit {
-				where.Stage = max(where.Stage, x.stage)
+				where.Stage, where.Segment = max(where.Stage, x.stage), max(where.Segment, x.segment)
 			}
 		default:
 			if isPoison(x) {

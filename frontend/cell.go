@@ -29,8 +29,7 @@ type instance struct {
 	parent *instance
 	name   string // below the parent: layer1, block.3
 
-	stage    int // stage mark, -1 without
-	stageAt  diag.Range
+	placing
 	applied  bool
 	compiled map[string]*compiled
 	likeness *likeness // see twin.go
@@ -42,8 +41,8 @@ type storage struct {
 	param *ir.Param // named and added to the module when the tree is complete
 	owner *instance
 	name  string // below the owner
-	stage int    // stage mark, -1 without
-	read  bool
+	placing
+	read bool
 
 	index  int          // place among the parameters and buffers of the block
 	buffer bool         // declared with `buffer`: written by the construct, not trained
@@ -78,7 +77,7 @@ func (v *env) instantiate(c *class, args []argument, at diag.Range) value {
 		}
 		return poison{}
 	}
-	inst := &instance{class: c, at: at, from: v.origin(at), stage: -1, members: map[string]value{},
+	inst := &instance{class: c, at: at, from: v.origin(at), placing: nowhere, members: map[string]value{},
 		memberAt: map[string]diag.Range{}, compiled: map[string]*compiled{}}
 	inside := &env{elaborator: v.elaborator, file: c.file, inst: inst, from: v.origin(at)}
 	inst.args = map[string]value{}
@@ -373,7 +372,7 @@ func (i *instance) buffer(name string) (*storage, bool) {
 
 // storage declares a parameter; it gets its path when the tree is complete.
 func (v *env) storage(s *syntax.Storage) {
-	p := &storage{owner: v.inst, name: s.Name.Text, stage: -1, buffer: s.Buffer, at: s.At}
+	p := &storage{owner: v.inst, name: s.Name.Text, placing: nowhere, buffer: s.Buffer, at: s.At}
 	init := s.Default
 	if init == nil {
 		d := diag.Errorf(diag.NeedInitializer, s.Name.At, "the parameter %q needs an initialiser", s.Name.Text).
@@ -391,9 +390,7 @@ func (v *env) storage(s *syntax.Storage) {
 		}
 		init = m.X
 		for _, mark := range m.Marks {
-			if stage, ok := v.stageMark(mark); ok {
-				p.stage = stage
-			}
+			v.placeMark(mark, &p.placing)
 		}
 	}
 	typ, ok := v.tensorType(s.Type, s.Name.At)

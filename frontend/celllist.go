@@ -79,7 +79,7 @@ func (b *block) wantedLayouts() ([]layoutOf, bool) {
 	}
 	var out []layoutOf
 	for i, k := range m.Keys {
-		paths, ok := b.keyPaths(k)
+		paths, ok := b.keyPaths("layout", k)
 		if !ok {
 			return nil, false
 		}
@@ -173,10 +173,12 @@ func (b *block) markList(l *layout.Layout, cells []*instance, at diag.Range) {
 				b.errorf(diag.BadLayout, at, "the layout has %d losses on stage %d; a loss is one cell", p.Losses, stage)
 				return
 			case p.Losses == 1 && loss != nil:
-				loss.stage, loss.stageAt = stage, at
+				loss.placing = nowhere
+				stageOf.set(&loss.placing, stage, at)
 			}
 			for _, c := range cells[:p.Layers] {
-				c.stage, c.stageAt = stage, at
+				c.placing = nowhere
+				stageOf.set(&c.placing, stage, at)
 			}
 			cells = cells[p.Layers:]
 		}

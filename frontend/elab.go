@@ -13,6 +13,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend/syntax"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 )
 
 // Bounds of one run, so that a short program cannot ask for endless work.
@@ -47,7 +48,7 @@ var stdScope = sync.OnceValue(func() *fileScope {
 			panic(err)
 		}
 		for _, c := range f.Cells {
-			scope.cells[c.Name.Text] = &class{c, scope}
+			scope.cells[c.Name.Text] = &class{decl: c, file: scope}
 		}
 	}
 	return scope
@@ -95,6 +96,7 @@ type elaborator struct {
 	funcs      map[string]int // functions made, by cell
 	twins      map[site][]elaborated
 	active     []*syntax.Cell // cells whose member lists are under way
+	keyed      []plan.Keyed   // functions of cells whose @lazy_inline has a key
 }
 
 // env is where an expression stands.
@@ -345,33 +347,15 @@ func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File
 		}
 	}
 	for _, c := range f.Cells {
-		e.cellMarks(c)
+		lazy := e.cellMarks(c)
 		if define(c.Name) {
-			scope.cells[c.Name.Text] = &class{c, scope}
+			scope.cells[c.Name.Text] = &class{c, scope, lazy}
 		}
 	}
 	for _, i := range f.Imports {
 		e.importFile(scope, i, seen)
 	}
 	return scope, f
-}
-
-// cellMarks reports marks before a cell other than @lazy_inline, and arguments
-// of that one: what may be shared follows from the cell itself.
-func (e *elaborator) cellMarks(c *syntax.Cell) {
-	for _, m := range c.Marks {
-		switch {
-		case m.Name != "lazy_inline":
-			d := diag.Errorf(diag.MisplacedMark, m.At, "unknown mark @%s before a cell", m.Name)
-			if d.Repair = diag.DidYouMean(m.Name, []string{"lazy_inline"}); d.Repair == "" {
-				d.Repair = "@lazy_inline stands there; @stage stands behind a new cell"
-			}
-			e.list.Add(d)
-		case len(m.Args) > 0:
-			e.list.Add(diag.Errorf(diag.UnknownArgument, m.At, "@lazy_inline takes no arguments: which cells share code follows from their structure").
-				WithRepair("write @lazy_inline alone"))
-		}
-	}
 }
 
 func (e *elaborator) importFile(scope *fileScope, i *syntax.Import, seen map[string]diag.Range) {

@@ -410,64 +410,17 @@ func (v *env) marked(x *syntax.Marked) value {
 		return y
 	}
 	inst, ok := y.(*instance)
+	fresh, p := ok && !inst.placed, &placing{}
+	if fresh {
+		p = &inst.placing
+	}
 	for _, m := range x.Marks {
-		stage, known := v.stageMark(m)
 		switch {
-		case !known:
-			y = poison{}
-		case !ok || inst.placed:
-			y = v.fail(diag.Errorf(diag.MisplacedMark, m.At, "a mark stands after a new cell, a parameter or an input, not after %s", y.kind()))
-		default:
-			inst.stage, inst.stageAt = stage, m.At
-		}
-		if isPoison(y) {
-			return y
+		case !v.placeMark(m, p):
+			return poison{}
+		case !fresh:
+			return v.fail(diag.Errorf(diag.MisplacedMark, m.At, "a mark stands after a new cell, a parameter or an input, not after %s", y.kind()))
 		}
 	}
 	return y
-}
-
-// stageMark reads @stage(n), the mark that expressions and parameters take.
-func (v *env) stageMark(m syntax.Mark) (int, bool) {
-	switch m.Name {
-	case "stage":
-	case "recompute", "segment":
-		v.errorf(diag.NotSupported, m.At, "@%s is not built yet", m.Name)
-		return 0, false
-	case "lazy_inline":
-		v.errorf(diag.MisplacedMark, m.At, "@lazy_inline stands before the declaration of a cell")
-		return 0, false
-	case "whole":
-		v.errorf(diag.MisplacedMark, m.At, "@whole stands after an input")
-		return 0, false
-	default:
-		d := diag.Errorf(diag.MisplacedMark, m.At, "unknown mark @%s", m.Name)
-		if d.Repair = diag.DidYouMean(m.Name, []string{"stage", "lazy_inline", "whole"}); d.Repair == "" {
-			d.Repair = "a matrix product is written matmul(x, w)"
-		}
-		v.fail(d)
-		return 0, false
-	}
-	if len(m.Args) != 1 {
-		v.errorf(diag.BadStage, m.At, "@stage takes one number")
-		return 0, false
-	}
-	return v.stageNumber(v.eval(m.Args[0].Value), m.At)
-}
-
-// stageNumber floors a number to a stage and remembers the highest.
-func (v *env) stageNumber(x value, at diag.Range) (int, bool) {
-	n, ok := x.(number)
-	if !ok {
-		if !isPoison(x) {
-			v.errorf(diag.BadStage, at, "a stage is a number, not %s", x.kind())
-		}
-		return 0, false
-	}
-	f := math.Floor(n.float())
-	if !(f >= 0 && f < maxStages) {
-		v.errorf(diag.BadStage, at, "stage %s is outside 0..%d", n, maxStages)
-		return 0, false
-	}
-	return int(f), true
 }

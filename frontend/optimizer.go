@@ -249,7 +249,7 @@ func (b *block) matchParams(k syntax.Expr) []string {
 			}
 		}
 	} else {
-		wanted, ok := b.keyPaths(k)
+		wanted, ok := b.keyPaths("groups", k)
 		if !ok {
 			return nil
 		}

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -10,26 +11,104 @@ import (
 	"github.com/ppc-lang/ppc/frontend/syntax"
 )
 
-// stageConfig applies the entry stage_config. Later keys win, and it beats
+// placing is where marks put a cell or parameter; -1 where they do not say. A segment is the number of its chunk among
+// those of a stage, in the order in which data pass them.
+type placing struct {
+	stage, segment     int
+	stageAt, segmentAt diag.Range
+}
+
+var nowhere = placing{stage: -1, segment: -1}
+
+// axis is one of the two numbers of a placing.
+type axis struct {
+	name  string
+	fault diag.Code
+	set   func(*placing, int, diag.Range)
+}
+
+var (
+	stageOf   = axis{"stage", diag.BadStage, func(p *placing, n int, at diag.Range) { p.stage, p.stageAt = n, at }}
+	segmentOf = axis{"segment", diag.BadSegment, func(p *placing, n int, at diag.Range) { p.segment, p.segmentAt = n, at }}
+)
+
+// placeMark reads @stage(n) or @segment(n), the marks that expressions and parameters take.
+func (v *env) placeMark(m syntax.Mark, p *placing) bool {
+	var a axis
+	switch m.Name {
+	case "stage":
+		a = stageOf
+	case "segment":
+		a = segmentOf
+	case "recompute":
+		v.errorf(diag.NotSupported, m.At, "@%s is not built yet", m.Name)
+		return false
+	case "lazy_inline":
+		v.errorf(diag.MisplacedMark, m.At, "@lazy_inline stands before the declaration of a cell")
+		return false
+	case "whole":
+		v.errorf(diag.MisplacedMark, m.At, "@whole stands after an input")
+		return false
+	default:
+		d := diag.Errorf(diag.MisplacedMark, m.At, "unknown mark @%s", m.Name)
+		if d.Repair = diag.DidYouMean(m.Name, []string{"stage", "segment", "lazy_inline", "whole"}); d.Repair == "" {
+			d.Repair = "a matrix product is written matmul(x, w)"
+		}
+		v.fail(d)
+		return false
+	}
+	if len(m.Args) != 1 {
+		v.errorf(a.fault, m.At, "@%s takes one number", a.name)
+		return false
+	}
+	n, ok := v.placeNumber(v.eval(m.Args[0].Value), a, m.At)
+	if ok {
+		a.set(p, n, m.At)
+	}
+	return ok
+}
+
+// placeNumber floors a number to a stage or segment.
+func (v *env) placeNumber(x value, a axis, at diag.Range) (int, bool) {
+	n, ok := x.(number)
+	if !ok {
+		if !isPoison(x) {
+			v.errorf(a.fault, at, "a %s is a number, not %s", a.name, x.kind())
+		}
+		return 0, false
+	}
+	f := math.Floor(n.float())
+	if !(f >= 0 && f < maxStages) {
+		v.errorf(a.fault, at, "%s %s is outside 0..%d", a.name, n, maxStages)
+		return 0, false
+	}
+	return int(f), true
+}
+
+// config applies the entry stage_config or segment_config. Later keys win, and it beats
 // marks. A key is a path, a path with a range (block[0..12]), or a string with
 // the wildcards of path.Match ("*.attn").
-func (b *block) stageConfig(x syntax.Expr, cells map[string]*instance) {
-	m, ok := x.(*syntax.Map)
+func (b *block) config(entry string, cells map[string]*instance, a axis) {
+	s := b.entries[entry]
+	if s == nil {
+		return
+	}
+	m, ok := s.Values[0].(*syntax.Map)
 	if !ok {
-		b.fail(diag.Errorf(diag.BadEntry, x.Range(), "`stage_config` is a map from cells to stages").WithRepair("{ layer1: 0, layer2: 1 }"))
+		b.fail(diag.Errorf(diag.BadEntry, s.Values[0].Range(), "`%s` is a map from cells to %ss", entry, a.name).WithRepair("{ layer1: 0, layer2: 1 }"))
 		return
 	}
 	paths := sortedKeys(cells)
 	for i, k := range m.Keys {
 		at := m.Values[i].Range()
-		stage, ok := b.whole(m.Values[i], "a stage")
-		if ok && (stage < 0 || stage >= maxStages) {
-			b.errorf(diag.BadStage, at, "stage %d is outside 0..%d", stage, maxStages)
+		n, ok := b.whole(m.Values[i], "a "+a.name)
+		if ok && (n < 0 || n >= maxStages) {
+			b.errorf(a.fault, at, "%s %d is outside 0..%d", a.name, n, maxStages)
 			ok = false
 		}
-		for _, found := range b.matchKey(k, paths) {
+		for _, found := range b.matchKey(entry, k, paths) {
 			if ok {
-				cells[found].stage, cells[found].stageAt = stage, at
+				a.set(&cells[found].placing, n, at)
 			}
 		}
 	}
@@ -37,7 +116,7 @@ func (b *block) stageConfig(x syntax.Expr, cells map[string]*instance) {
 
 // matchKey gives the paths that a key means; none, after a report, when it
 // matches nothing.
-func (b *block) matchKey(k syntax.Expr, paths []string) []string {
+func (b *block) matchKey(entry string, k syntax.Expr, paths []string) []string {
 	unknown := func(key string) []string {
 		d := diag.Errorf(diag.UnknownCell, k.Range(), "no cell %q in the network", key)
 		d.Repair = diag.DidYouMean(key, paths)
@@ -65,7 +144,7 @@ func (b *block) matchKey(k syntax.Expr, paths []string) []string {
 		}
 		return found
 	}
-	wanted, ok := b.keyPaths(k)
+	wanted, ok := b.keyPaths(entry, k)
 	if !ok {
 		return nil
 	}
@@ -77,11 +156,11 @@ func (b *block) matchKey(k syntax.Expr, paths []string) []string {
 	return wanted
 }
 
-// keyPaths spells out the paths of a key: a name, then names, numbers and
+// keyPaths spells out the paths of a key of an entry: a name, then names, numbers and
 // ranges.
-func (b *block) keyPaths(k syntax.Expr) ([]string, bool) {
+func (b *block) keyPaths(entry string, k syntax.Expr) ([]string, bool) {
 	extend := func(x syntax.Expr, suffixes ...string) ([]string, bool) {
-		heads, ok := b.keyPaths(x)
+		heads, ok := b.keyPaths(entry, x)
 		if len(heads)*len(suffixes) > maxInstances {
 			b.errorf(diag.TooManyCells, k.Range(), "the key means more than %d cells", maxInstances)
 			ok = false
@@ -124,7 +203,7 @@ func (b *block) keyPaths(k syntax.Expr) ([]string, bool) {
 		}
 		return extend(k.X, suffixes...)
 	}
-	b.fail(diag.Errorf(diag.BadEntry, k.Range(), "a key of `stage_config` is the path of a cell").
+	b.fail(diag.Errorf(diag.BadEntry, k.Range(), "a key of `%s` is the path of a cell", entry).
 		WithRepair(`layer1, block.3, block[0..12] or "*.attn"`))
 	return nil, false
 }
@@ -133,18 +212,22 @@ func (b *block) keyPaths(k syntax.Expr) ([]string, bool) {
 // mark when no mark depends on the name stages, else what was asked for.
 func (b *block) stageCount() {
 	highest, at := -1, diag.Range{}
-	note := func(stage int, where diag.Range) {
-		if stage > highest {
-			highest, at = stage, where
+	segmented := diag.Range{} // a cell with a segment
+	note := func(p *placing) {
+		if p.stage > highest {
+			highest, at = p.stage, p.stageAt
+		}
+		if p.segment >= 0 {
+			segmented = p.segmentAt
 		}
 	}
 	for _, name := range b.root.order {
 		if inst := b.member(name); inst != nil && name != "optimizer" {
-			inst.walk(func(i *instance) { note(i.stage, i.stageAt) }, func(p *storage) { note(p.stage, diag.At(p.param.Pos)) })
+			inst.walk(func(i *instance) { note(&i.placing) }, func(p *storage) { note(&p.placing) })
 		}
 	}
 	for _, in := range b.inputs {
-		note(in.stage, in.decl.At)
+		note(&in.placing)
 	}
 	spec := b.spec
 	if b.unsplit {
@@ -155,6 +238,10 @@ func (b *block) stageCount() {
 		spec.Stages, spec.StagesPos = b.opts.Stages, b.decl.At.Pos
 	}
 	if highest < 0 {
+		if segmented.Pos.IsValid() {
+			b.fail(diag.Errorf(diag.BadSegment, segmented, "there are segments, but no cell has a stage").
+				WithRepair("@stage(...) or `stage_config` gives stages; a segment is a row of chunks, one on each stage"))
+		}
 		return
 	}
 	spec.Marked = true

@@ -59,7 +59,7 @@ func (l *likeness) value(b *strings.Builder, owner *instance, x value) {
 		if x.owner == owner {
 			l.place[x] = len(l.storages)
 			l.storages = append(l.storages, x)
-			fmt.Fprintf(b, "$%s:%d:%t;", x.param.Type, x.stage, x.buffer)
+			fmt.Fprintf(b, "$%s:%d:%d:%t;", x.param.Type, x.stage, x.segment, x.buffer)
 			return
 		}
 	case *instance:
@@ -67,7 +67,7 @@ func (l *likeness) value(b *strings.Builder, owner *instance, x value) {
 			return
 		}
 		if l.incomplete = l.incomplete || x.parent != owner; !l.incomplete {
-			fmt.Fprintf(b, "%s@%d:", x.name, x.stage)
+			fmt.Fprintf(b, "%s@%d:%d:", x.name, x.stage, x.segment)
 			l.instance(b, x)
 		}
 		return

@@ -42,6 +42,7 @@ type (
 	class struct {
 		decl *syntax.Cell
 		file *fileScope
+		lazy lazyInline
 	}
 	// function is a built-in function or op.
 	function struct{ *builtin }

@@ -13,7 +13,7 @@ type Inlined struct {
 
 // Inline appends the body of a call to f: the operations of call.Callee with values mapped to args. The operations get
 // the scope `instance` below the call's scope, a scope of their own below it for each scope inside, and the call's
-// stage where they have none. It is how calls are inlined and opened; nothing else moves operations between functions.
+// stage and segment where they have none. It is how calls are inlined and opened; nothing else moves operations between functions.
 //
 // Before gradients are made, apart must be set: a value given for two arguments, returned twice, or returned as it was
 // given, then stays as many values, so that gradients are folded per argument and result, as in a call. These
@@ -23,7 +23,7 @@ func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 	scopes := make([]ScopeID, len(callee.scopes))
 	scopes[0] = f.AddScope(call.Scope, call.Instance)
 	copied := func(v ValueID) ValueID {
-		at := At{Pos: call.Pos, Stage: call.Stage, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
+		at := At{Pos: call.Pos, Stage: call.Stage, Segment: call.Segment, Chunk: call.Chunk, Scope: scopes[0], Pass: call.Pass}
 		return f.MustEmit(Identity, []ValueID{v}, Attrs{BoolAttr("argument", true)}, at)
 	}
 	values := make([]ValueID, callee.values.count)
@@ -47,6 +47,9 @@ func (f *Func) Inline(call *Op, args []ValueID, apart bool) Inlined {
 		at.Scope = scopes[op.Scope]
 		if at.Stage < 0 {
 			at.Stage = call.Stage
+		}
+		if at.Segment < 0 {
+			at.Segment = call.Segment
 		}
 		done.Ops[op.ID] = f.CopyOp(op, mapped(op.Args, values), at)
 		for i, r := range done.Ops[op.ID].Results {

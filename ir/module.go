@@ -99,6 +99,7 @@ type Value struct {
 type At struct {
 	Pos      Pos
 	Stage    int    // stage mark; -1 when unmarked
+	Segment  int    // segment mark; -1 when unmarked
 	Instance string // calls: member name of the called cell below the caller's
 	Scope    ScopeID
 	Chunk    int // set by partition; -1 before
@@ -118,8 +119,8 @@ const (
 
 func (p Pass) String() string { return "FIW"[p : p+1] }
 
-// Unmarked is the At of an operation without stage mark.
-func Unmarked(p Pos) At { return At{Pos: p, Stage: -1, Chunk: -1} }
+// Unmarked is the At of an operation without marks.
+func Unmarked(p Pos) At { return At{Pos: p, Stage: -1, Segment: -1, Chunk: -1} }
 
 // Op is one operation. Args and Results are changed by Func's methods only.
 type Op struct {
@@ -140,8 +141,8 @@ type Func struct {
 	Ops     []*Op
 	Results []ValueID
 
-	// LazyInline is set for cells that carry the mark.
-	LazyInline bool
+	// LazyInline is set for cells that carry the mark, and Front for those that it asks to inline before anything else.
+	LazyInline, Front bool
 
 	values values
 	scopes []Scope
@@ -218,6 +219,26 @@ func (f *Func) Scopes() []Scope { return f.scopes }
 func (f *Func) AddScope(parent ScopeID, name string) ScopeID {
 	f.scopes = append(f.scopes, Scope{Parent: parent, Name: name, Call: len(f.scopes)})
 	return ScopeID(len(f.scopes) - 1)
+}
+
+// Path is the chain of instances an operation was written in, below the network and inside f. It is the same whether the
+// calls on the way are inlined or not.
+func (f *Func) Path(op *Op) string {
+	path := op.Instance
+	for s := op.Scope; s > 0; s = f.scopes[s].Parent {
+		if n := f.scopes[s].Name; n != "network" {
+			path = JoinPath(n, path)
+		}
+	}
+	return path
+}
+
+// JoinPath joins two instance paths, either of which may be empty.
+func JoinPath(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "." + b
 }
 
 func (f *Func) newValue(v Value) ValueID {

@@ -245,6 +245,7 @@ func (p *parser) function() error {
 		results = append(results, t)
 	}
 	f.LazyInline = p.take(" lazy_inline")
+	f.Front = p.take(" front")
 	if p.rest != " {" {
 		return fmt.Errorf("want `{`, found %q", clip(p.rest))
 	}
@@ -482,7 +483,7 @@ func (p *parser) attrValue(kind Kind, name string) (any, error) {
 }
 
 func (p *parser) marks(f *Func) (At, error) {
-	at := At{Stage: -1, Chunk: -1}
+	at := At{Stage: -1, Segment: -1, Chunk: -1}
 	for p.rest = strings.TrimPrefix(p.rest, " "); p.take("!"); p.rest = strings.TrimPrefix(p.rest, " ") {
 		name := p.word("=")
 		if err := p.want("="); err != nil {
@@ -504,6 +505,8 @@ func (p *parser) marks(f *Func) (At, error) {
 		switch name {
 		case "stage":
 			at.Stage = n
+		case "segment":
+			at.Segment = n
 		case "chunk":
 			at.Chunk = n
 		case "scope":

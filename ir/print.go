@@ -129,6 +129,9 @@ func (f *Func) write(b *strings.Builder, positions bool) {
 	if f.LazyInline {
 		b.WriteString(" lazy_inline")
 	}
+	if f.Front {
+		b.WriteString(" front")
+	}
 	b.WriteString(" {\n")
 	for i, s := range f.scopes[1:] {
 		fmt.Fprintf(b, "  scope %d = %d %q\n", i+1, s.Parent, s.Name)
@@ -174,6 +177,9 @@ func (a At) marks() string {
 	var b strings.Builder
 	if a.Stage >= 0 {
 		fmt.Fprintf(&b, " !stage=%d", a.Stage)
+	}
+	if a.Segment >= 0 {
+		fmt.Fprintf(&b, " !segment=%d", a.Segment)
 	}
 	if a.Chunk >= 0 {
 		fmt.Fprintf(&b, " !chunk=%d", a.Chunk)

@@ -46,6 +46,7 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
+	chunks   [][]int // the stage of every chunk, per entry
 	steps    []*autodiff.Step
 	programs []*memplan.Program
 	plan     *plan.Plan
@@ -190,7 +191,11 @@ func (s *state) text() string {
 }
 
 func runLazyInline(s *state) error {
-	s.entries = lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline)
+	entries, errs := lazyinline.Run(s.spec.Module, s.entries, s.spec.LazyInline, s.spec.Keyed)
+	if errs.HasErrors() {
+		return errs
+	}
+	s.entries = entries
 	return nil
 }
 
@@ -218,13 +223,14 @@ func runPartition(s *state) error {
 	home := map[*plan.Buffer]int{}
 	for i := range s.specs {
 		var errs diag.List
-		f, buffers := s.entries[i], s.buffers(i)
+		f, on := s.entries[i], partition.Straight(s.opt.Stages)
+		buffers := s.buffers(i)
 		buffers.Home = home
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, errs = partition.Marked(f, buffers, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
+			f, on, errs = partition.Marked(f, buffers, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
 			f, placement, errs = partition.Auto(f, buffers, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
@@ -233,10 +239,11 @@ func runPartition(s *state) error {
 		if errs.HasErrors() {
 			return errs
 		}
-		if errs := buffers.Settle(f, s.opt.Stages); errs.HasErrors() {
+		if errs := buffers.Settle(f, on); errs.HasErrors() {
 			return errs
 		}
 		s.entries[i] = f
+		s.chunks = append(s.chunks, on)
 	}
 	return nil
 }
@@ -267,12 +274,12 @@ func runSplit(s *state) error {
 		if s.steps[i] != nil {
 			m.Reads = s.steps[i].Reads
 		}
-		m.Parts, m.Crossings = partition.Split(f, s.opt.Stages)
+		m.Parts, m.Crossings = partition.Split(f, len(s.chunks[i]))
 		if err := partition.Covers(f, m.Parts); err != nil {
 			return err
 		}
 		for c := range m.Parts {
-			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: c % s.opt.Stages, Cells: partition.Cells(f, c)})
+			prog.Chunks = append(prog.Chunks, &plan.Chunk{ID: c, Stage: s.chunks[i][c], Cells: partition.Cells(f, c)})
 		}
 		s.programs = append(s.programs, m)
 	}
@@ -322,7 +329,14 @@ func runFeedback(s *state) error {
 }
 
 func runMemPlan(s *state) error {
-	memplan.Slots(s.plan)
+	windows := make([][]int, len(s.plan.Programs))
+	for i, q := range s.plan.Programs {
+		var err error
+		if windows[i], err = schedule.Windows(q); err != nil {
+			return err
+		}
+	}
+	memplan.Slots(s.plan, windows)
 	s.plan.Memory = []*plan.Memory{memplan.Layout(s.plan, &plan.CPU)}
 	costs := &plan.CPU
 	if s.opt.Target != nil {

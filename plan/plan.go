@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/ppc-lang/ppc/ir"
+import (
+	"slices"
+
+	"github.com/ppc-lang/ppc/ir"
+)
 
 // Version is the format of a bundle; reading refuses another one.
 const Version = 1
@@ -61,7 +65,8 @@ type Output struct {
 	Ref   Ref
 }
 
-// Chunk is a part of a program on one stage: chunk k is on stage k mod NumStages.
+// Chunk is a part of a program on one stage. Chunks are numbered along the data; every stage has equally many, of which
+// some may be empty.
 type Chunk struct {
 	ID    int
 	Stage int
@@ -251,10 +256,39 @@ const (
 	RecvToI            // received gradient, dead after I
 	IToSend            // made by I, dead when sent
 	GradForW           // received gradient or made by I, dead after W
+	Lent               // received or made by a chunk, dead after the last pass of any chunk of the stage that reads it
 	Stored             // made by F, dead when it has been copied to a buffer right behind
 )
 
-var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "stored"}
+var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "lent", "stored"}
+
+// Touched tells which actions of a program write and read the items of an area of its stage. It is how long values live that
+// several chunks share.
+func (q *Program) Touched(stage, area int) (writes, reads func(Action) bool) {
+	in := func(refs []Ref) bool {
+		return slices.ContainsFunc(refs, func(r Ref) bool { return r.Area == area })
+	}
+	written, read := make([][3]bool, len(q.Chunks)), make([][3]bool, len(q.Chunks))
+	for c, ch := range q.Chunks {
+		for pass := range ch.Phases {
+			if ch.Stage == stage {
+				written[c][pass], read[c][pass] = in(ch.Phases[pass].Results), in(ch.Phases[pass].Args)
+			}
+		}
+	}
+	received := make([]bool, len(q.Messages))
+	for i, m := range q.Messages {
+		received[i] = q.Chunks[m.To].Stage == stage && slices.ContainsFunc(m.Tensors, func(t Tensor) bool { return t.To.Area == area })
+	}
+	writes = func(a Action) bool {
+		if a.Kind <= WeightGrad {
+			return written[a.Chunk][a.Kind]
+		}
+		return a.Kind.IsRecv() && !a.Kind.IsShared() && received[a.Message]
+	}
+	reads = func(a Action) bool { return a.Kind <= WeightGrad && read[a.Chunk][a.Kind] }
+	return writes, reads
+}
 
 func (l Lifetime) String() string { return lifetimeNames[l] }
 

@@ -43,11 +43,25 @@ type Spec struct {
 	Dataset       *Dataset
 	Epochs        int
 	Seed          uint32
+	Keyed         []Keyed // functions of cells whose @lazy_inline names the arguments of its key
 	Evals         []*Spec // share Module
 	// Rest, of an evaluation, is the same block for a batch of one row and one micro-batch: it serves the rows left over
 	// by the batch size. The frontend sets it.
 	Rest *Spec
 }
+
+// Keyed is the function of a cell for which @lazy_inline says by which arguments such cells are equal: functions of one key
+// must be.
+type Keyed struct {
+	Func *ir.Func
+	Key  string   // the cell, its key arguments, and what it is called with
+	Path string   // of the instance
+	Pos  ir.Pos   // where it is made
+	Rest []Argued // the arguments that are not in the key
+}
+
+// Argued is an argument of a cell as text.
+type Argued struct{ Name, Value string }
 
 // Result is a named result of the entry function. A ratio takes two values, a sum and a count, both f32[].
 type Result struct {

@@ -494,11 +494,12 @@ func actionTable(p *Plan, stage int) []byte {
 	return t.bytes()
 }
 
-// scheduleTable is the block's schedule in PyTorch's notation: one row per rank, B for an I directly followed by its W.
+// scheduleTable is the block's schedule in PyTorch's notation: one row per rank; what is a stage there is a chunk here; B for
+// an I directly followed by its W.
 func scheduleTable(p *Plan) []byte {
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
-	for s, list := range p.Programs[0].Actions {
+	for _, list := range p.Programs[0].Actions {
 		var row []string
 		for i := 0; i < len(list); i++ {
 			a := list[i]
@@ -514,7 +515,7 @@ func scheduleTable(p *Plan) []byte {
 					}
 				}
 			}
-			row = append(row, fmt.Sprintf("%d%s%d", s, name, a.Micro))
+			row = append(row, fmt.Sprintf("%d%s%d", a.Chunk, name, a.Micro))
 		}
 		w.Write(row)
 	}

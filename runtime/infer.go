@@ -52,6 +52,13 @@ func exact(in plan.Input, a data.Array) ([]byte, error) {
 			out = binary.LittleEndian.AppendUint32(out, uint32(int32(x)))
 		}
 		return out, nil
+	case in.Type.DType == ir.Bool && a.DType == data.U8:
+		for i, x := range a.Data {
+			if x > 1 {
+				return nil, diag.List{diag.Errorf(diag.BadValueRange, at, "input `%s` is bool, and element %d is %d", in.Name, i, x)}
+			}
+		}
+		return a.Data, nil
 	}
 	return nil, diag.List{diag.Errorf(diag.BadDataFile, at, "input `%s` is %s, the array is %s", in.Name, in.Type.DType, a.DType)}
 }
@@ -169,6 +176,7 @@ func (r *runner) infer(ctx context.Context) error {
 			} else if err := p.load(r.datasets[0], row); err != nil {
 				return err
 			}
+			k.dev.Step(uint32(row / q.Batch))
 			if err := k.run(0, nil); err != nil {
 				return err
 			}

@@ -173,10 +173,13 @@ func (p *rankProgram) load(d *data.Dataset, row int) error {
 	for _, in := range p.inputs {
 		for m, b := range in.micros {
 			var err error
-			if in.typ.DType == ir.F32 {
-				err = d.FillFloat32(row+m*n, n, in.column, floats(b)[:in.typ.Elems()])
-			} else {
-				err = d.FillInt32(row+m*n, n, in.column, ints(b)[:in.typ.Elems()])
+			switch elems := in.typ.Elems(); in.typ.DType {
+			case ir.F32:
+				err = d.FillFloat32(row+m*n, n, in.column, floats(b)[:elems])
+			case ir.Bool:
+				err = d.FillBool(row+m*n, n, in.column, b[:elems])
+			default:
+				err = d.FillInt32(row+m*n, n, in.column, ints(b)[:elems])
 			}
 			if err != nil {
 				return err

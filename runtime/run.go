@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -52,6 +51,9 @@ type Options struct {
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
 	Norms bool
+	// Digests asks for digests of the parameters in OnStep. A copy of a shared parameter that is not bit-equal to its
+	// owner's then ends the run with an error.
+	Digests bool
 	// Log returns where print operations of a rank write. It must be set if the plan prints; a writer that discards says that
 	// nobody wants to see it.
 	Log func(rank int) io.Writer
@@ -64,6 +66,7 @@ type Step struct {
 	Loss        float64
 	Norm        float64   // global gradient norm
 	Norms       []float64 // by Module.Params; only if asked
+	Digests     []uint64  // of the parameters after the step, by Module.Params; only if asked
 }
 
 // Eval is the result of an evaluation.
@@ -119,7 +122,7 @@ type runner struct {
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
-	norms    []chan []float64 // by stage
+	reports  []chan report // by stage
 	result   Result
 	inputs   [][]byte  // of an inference on arrays: all rows of every input
 	rows     int       // of an inference
@@ -342,7 +345,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
-		r.norms = append(r.norms, make(chan []float64, 1))
+		r.reports = append(r.reports, make(chan report, 1))
 	}
 	return nil
 }
@@ -401,6 +404,7 @@ func (r *runner) train(k *rank) error {
 	if r.opt.Norms {
 		squares = make([]float64, len(r.plan.Stages[k.stage].Params))
 	}
+	reporting := r.opt.Norms || r.opt.Digests
 	lossStage := q.Outputs[0].Stage
 	start := time.Now()
 	for n := range r.total {
@@ -414,16 +418,25 @@ func (r *runner) train(k *rank) error {
 		if err := k.run(0, squares); err != nil {
 			return err
 		}
+		var own report
+		if reporting {
+			var err error
+			if own, err = r.reportOf(k, squares); err != nil {
+				return err
+			}
+		}
 		if k.stage != lossStage {
-			if r.opt.Norms && !r.sendNorms(k.stage, squares) {
-				return errStopped
+			if reporting {
+				if err := r.send(k, lossStage, own); err != nil {
+					return err
+				}
 			}
 			continue
 		}
 		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0)}
-		if r.opt.Norms {
-			if !r.gatherNorms(k.stage, squares, &s) {
-				return errStopped
+		if reporting {
+			if err := r.gather(k, own, &s); err != nil {
+				return err
 			}
 		}
 		r.result.LastLoss, r.result.Steps = s.Loss, n+1
@@ -451,42 +464,6 @@ func (r *runner) reduce(p *rankProgram, value int) float64 {
 		sum /= float64(p.MicroBatches)
 	}
 	return sum
-}
-
-func (r *runner) sendNorms(stage int, squares []float64) bool {
-	select {
-	case r.norms[stage] <- append([]float64(nil), squares...):
-		return true
-	case <-r.stop:
-		return false
-	}
-}
-
-// gatherNorms collects the sums of squares of all stages; the global norm adds them in declaration order.
-func (r *runner) gatherNorms(stage int, own []float64, s *Step) bool {
-	s.Norms = make([]float64, len(r.plan.Module.Params))
-	for t, st := range r.plan.Stages {
-		squares := own
-		if t != stage {
-			select {
-			case squares = <-r.norms[t]:
-			case <-r.stop:
-				return false
-			}
-		}
-		for i, sp := range st.Params {
-			if len(sp.Accumulators) > 0 && sp.Owner == t {
-				s.Norms[sp.Param.Index()] = squares[i]
-			}
-		}
-	}
-	total := 0.0
-	for i, x := range s.Norms {
-		total += x
-		s.Norms[i] = math.Sqrt(x)
-	}
-	s.Norm = math.Sqrt(total)
-	return true
 }
 
 // collect takes the parameters and what the devices counted.

@@ -100,3 +100,22 @@ func TestPrintsNeedALog(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A rank that waits for what others report of a step is no rank that computes: the run still ends.
+func TestStuckReports(t *testing.T) {
+	r := twoStages(true)
+	r.opt.Deadline = 50 * time.Millisecond
+	r.opt.Open = func(context.Context, *plan.Plan, int, device.Options) (device.Device, error) { return &idle{}, nil }
+	if err := r.openRanks(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	err := r.all(context.Background(), func(k *rank) error {
+		if k.stage == 0 {
+			return nil // and reports nothing
+		}
+		return r.gather(k, report{}, &Step{})
+	})
+	if err == nil || !strings.Contains(err.Error(), "rank 1 waits in RECV_F of micro-batch 0 for rank 0") {
+		t.Errorf("got %v", err)
+	}
+}

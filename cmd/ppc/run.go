@@ -39,6 +39,7 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "save", Usage: "npz file for the parameters at the end"},
 		&cli.StringFlag{Name: "log", Usage: "file with one JSON object per step"},
 		&cli.BoolFlag{Name: "log-norms", Usage: "the gradient norm of every parameter in -log"},
+		&cli.BoolFlag{Name: "check-copies", Usage: "compare the copies of shared parameters after every step"},
 		&cli.StringFlag{Name: "log-dir", Usage: "folder for what print operations show", Value: "log_output"},
 		&cli.DurationFlag{Name: "deadline", Usage: "how long no rank may make progress", Value: 30 * time.Second},
 	}
@@ -106,7 +107,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	o := runtime.Options{
 		Deadline: c.Duration("deadline"),
 		Steps:    c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
-		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"),
+		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"), Digests: c.Bool("check-copies"),
 	}
 	switch o.Reduction {
 	case "", "sum", "mean":

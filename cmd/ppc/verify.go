@@ -1,19 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/verify"
 )
 
 func (a *app) verifyCommand() *cli.Command {
@@ -25,7 +26,7 @@ func (a *app) verifyCommand() *cli.Command {
 			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
 			&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
 			tokensFlag(),
-			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), schedules and micro-batches"},
+			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), chunks (of a list of cells), schedules, micro-batches and lags"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
@@ -40,7 +41,7 @@ func (a *app) verifyCommand() *cli.Command {
 				return err
 			}
 			if c.Bool("sweep") {
-				for _, n := range []string{"stages", "micro", "schedule", "w-lag"} {
+				for _, n := range []string{"stages", "micro", "schedule", "w-lag", "layout"} {
 					if c.IsSet(n) {
 						return usagef("-sweep goes over what -%s would fix", n)
 					}
@@ -52,45 +53,77 @@ func (a *app) verifyCommand() *cli.Command {
 				return refused(err)
 			}
 			o.Unsplit, o.Stages = true, 0
-			whole, err := ppc.Compile(ctx, o)
-			if err != nil {
-				return refused(err)
-			}
-			first, err := a.trace(ctx, c, whole.Plan)
+			r, err := a.reference(ctx, c, o)
 			if err != nil {
 				return err
 			}
-			second, err := a.trace(ctx, c, split.Plan)
-			if err != nil {
+			if err := compare(ctx, r, split.Plan, ""); err != nil {
 				return err
 			}
-			if diff := differ(whole.Plan, first, second); diff != "" {
-				return failed(fmt.Errorf("%d stages differ from the unsplit program: %s", split.Plan.NumStages, diff))
-			}
-			if first.outputs != nil {
+			stages, params := split.Plan.NumStages, len(split.Plan.Module.Params)
+			if split.Plan.Programs[0].Infer {
 				if a.json {
-					return a.printJSON(map[string]any{"equal": true, "stages": split.Plan.NumStages, "rows": first.rows})
+					return a.printJSON(map[string]any{"equal": true, "stages": stages, "rows": r.Rows()})
 				}
-				fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d rows, every result on every rank that has it\n",
-					split.Plan.NumStages, first.rows)
+				fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d rows, every result on every rank that has it\n", stages, r.Rows())
 				return nil
 			}
 			if a.json {
-				return a.printJSON(map[string]any{"equal": true, "stages": split.Plan.NumStages, "steps": len(first.steps)})
+				return a.printJSON(map[string]any{"equal": true, "stages": stages, "steps": r.Steps()})
 			}
-			fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d steps, losses, gradient norms and %d parameters\n",
-				split.Plan.NumStages, len(first.steps), len(first.params))
+			fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d steps, losses, gradient norms and %d parameters\n", stages, r.Steps(), params)
 			return nil
 		},
 	}
 }
 
-// sweepStages and sweepMicro are the sizes of -sweep; what a model cannot have is left out and counted.
+// compare turns a difference into an error. what says which of several programs it is.
+func compare(ctx context.Context, r *verify.Reference, p *plan.Plan, what string) error {
+	d, err := r.Compare(ctx, p)
+	if err != nil {
+		return failed(err)
+	}
+	if d == nil {
+		return nil
+	}
+	x := d.Diagnostic()
+	if what != "" {
+		x = x.WithNote(diag.Range{}, "%s", what)
+	}
+	return failed(x)
+}
+
+// The sizes of -sweep; what a model cannot have is left out and counted.
 var (
 	sweepStages = []int{1, 2, 3, 4, 5, 6, 7, 8}
+	sweepChunks = []int{2, 3}
 	sweepMicro  = []int{1, 2, 3, 4, 8, 16}
 	sweepLags   = []int{0, ppc.DefaultWLag}
 )
+
+// cut is a number of stages, and of chunks on each if there are several.
+type cut struct{ stages, chunks int }
+
+func cuts() (out []cut) {
+	for _, s := range sweepStages {
+		out = append(out, cut{s, 1})
+		for _, v := range sweepChunks {
+			if s > 1 {
+				out = append(out, cut{s, v})
+			}
+		}
+	}
+	return out
+}
+
+// layout shares a list of cells evenly among all chunks.
+func (c cut) layout() string {
+	if c.chunks == 1 {
+		return ""
+	}
+	row := strings.TrimSuffix(strings.Repeat("0,", c.stages), ",")
+	return "offset:" + strings.TrimSuffix(strings.Repeat(row+";", c.chunks), ";")
+}
 
 // sweep compares every combination that the model allows.
 func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
@@ -99,40 +132,36 @@ func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
 		o.Micro = micro
 		unsplit := o
 		unsplit.Unsplit = true
-		whole, err := ppc.Compile(ctx, unsplit)
-		if err != nil {
+		if _, err := ppc.Compile(ctx, unsplit); err != nil {
 			refusals++
 			continue
 		}
-		want, err := a.trace(ctx, c, whole.Plan)
+		r, err := a.reference(ctx, c, unsplit)
 		if err != nil {
 			return err
 		}
-		seen := map[int]bool{} // marks fix the number of stages
-		for _, stages := range sweepStages {
+		seen := map[cut]bool{} // marks fix the number of stages
+		for _, k := range cuts() {
 			for _, name := range schedule.Names {
 				for _, lag := range sweepLags {
 					split := o
-					split.Stages, split.Schedule, split.WLag = stages, name, &lag
-					r, err := ppc.Compile(ctx, split)
+					split.Stages, split.Layout, split.Schedule, split.WLag = k.stages, k.layout(), name, &lag
+					p, err := ppc.Compile(ctx, split)
 					if err != nil {
 						refusals++
 						continue
 					}
-					seen[r.Plan.NumStages] = true
-					got, err := a.trace(ctx, c, r.Plan)
-					if err != nil {
+					got := cut{p.Plan.NumStages, len(p.Plan.Programs[0].Chunks) / p.Plan.NumStages}
+					seen[got] = true
+					if err := compare(ctx, r, p.Plan, fmt.Sprintf("with %d stages, %d chunks on each, %s, %d micro-batches, lag %d", got.stages, got.chunks, name, micro, lag)); err != nil {
 						return err
-					}
-					if diff := differ(whole.Plan, want, got); diff != "" {
-						return failed(fmt.Errorf("%d stages, %s, %d micro-batches, lag %d differ from the unsplit program: %s", r.Plan.NumStages, name, micro, lag, diff))
 					}
 					equal++
 				}
 			}
 		}
 		if !a.json {
-			fmt.Fprintf(a.out, "%d micro-batches: %d numbers of stages equal the unsplit program\n", micro, len(seen))
+			fmt.Fprintf(a.out, "%d micro-batches: %d numbers of stages and chunks equal the unsplit program\n", micro, len(seen))
 		}
 	}
 	if equal == 0 {
@@ -146,71 +175,29 @@ func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
 	return nil
 }
 
-// trace is what a run is compared by.
-type trace struct {
-	steps  []runtime.Step
-	params []runtime.Param
-	// Of an infer block: its rows, and by rank and result what the rank has.
-	rows    int
-	outputs [][]runtime.Output
-}
-
-func (a *app) trace(ctx context.Context, c *cli.Command, p *plan.Plan) (*trace, error) {
-	open, err := ppc.Device("cpu", p)
+// reference compiles and runs the unsplit program.
+func (a *app) reference(ctx context.Context, c *cli.Command, o ppc.Options) (*verify.Reference, error) {
+	r, err := ppc.Compile(ctx, o)
+	if err != nil {
+		return nil, refused(err)
+	}
+	in, err := a.inference(c, r.Plan.Programs[0])
 	if err != nil {
 		return nil, err
 	}
-	in, err := a.inference(c, p.Programs[0])
-	if err != nil {
-		return nil, err
-	}
-	t := &trace{}
-	o := runtime.Options{
-		Open: open, Steps: c.Int("steps"), Seed: p.Seed, DataPath: c.String("data"), Getenv: os.Getenv, Norms: true, SkipEval: true,
-		Log:    func(int) io.Writer { return io.Discard }, // numbers are compared, what is printed is not shown
-		OnStep: func(s runtime.Step) { t.steps = append(t.steps, s) },
+	ro := runtime.Options{
+		Steps: c.Int("steps"), Seed: r.Plan.Seed, DataPath: c.String("data"), Getenv: os.Getenv,
+		Log: func(int) io.Writer { return io.Discard }, // numbers are compared, what is printed is not shown
 	}
 	if in != nil {
-		o.Inputs, o.Tokens = in.inputs, in.tokens
+		ro.Inputs, ro.Tokens = in.inputs, in.tokens
 	}
-	if o.Device.Path, err = cpuPath(c); err != nil {
+	if ro.Device.Path, err = cpuPath(c); err != nil {
 		return nil, err
 	}
-	r, err := runtime.Run(ctx, p, o)
+	ref, err := verify.NewReference(ctx, r.Plan, ro)
 	if err != nil {
 		return nil, failed(err)
 	}
-	t.params, t.rows, t.outputs = r.Params, r.Rows, r.Outputs
-	return t, nil
-}
-
-// differ names the first thing that differs, "" for nothing.
-func differ(p *plan.Plan, a, b *trace) string {
-	for i, s := range a.steps {
-		u := b.steps[i]
-		if math.Float64bits(s.Loss) != math.Float64bits(u.Loss) {
-			return fmt.Sprintf("the loss of step %d is %v, unsplit %v", i, u.Loss, s.Loss)
-		}
-		for k := range s.Norms {
-			if math.Float64bits(s.Norms[k]) != math.Float64bits(u.Norms[k]) {
-				q := p.Module.Params[k]
-				return fmt.Sprintf("the gradient of `%s` (%s) in step %d has norm %v, unsplit %v", q.Name, q.Pos, i, u.Norms[k], s.Norms[k])
-			}
-		}
-	}
-	for rank, outputs := range b.outputs {
-		for k, o := range outputs {
-			if o.Array != nil && !bytes.Equal(o.Array.Data, a.outputs[0][k].Array.Data) {
-				return fmt.Sprintf("the result `%s` on rank %d is another one", o.Name, rank)
-			}
-		}
-	}
-	for i, x := range a.params {
-		for e, v := range x.Values {
-			if w := b.params[i].Values[e]; math.Float32bits(v) != math.Float32bits(w) {
-				return fmt.Sprintf("element %d of parameter `%s` is %v after %d steps, unsplit %v", e, x.Name, w, len(a.steps), v)
-			}
-		}
-	}
-	return ""
+	return ref, nil
 }

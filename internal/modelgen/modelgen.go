@@ -1,9 +1,11 @@
 // Package modelgen draws random models as .pp text: chains and branches of cells, several tensors and skip edges across
-// stages, nested cells, cells used twice, unmarked operations between marked cells, every differentiable operation.
+// stages, nested cells, cells used twice, tables that drawn numbers choose rows of, unmarked operations between marked
+// cells, every differentiable operation. Each model trains, and is there as an infer block too.
 package modelgen
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -15,15 +17,16 @@ type Source interface {
 
 // Model is a drawn model with its inputs x f32[Batch,Width] and label (i32[Batch] or f32[Batch,Classes]).
 type Model struct {
-	Text    string // with stage marks of the first cut
-	Cuts    []Cut  // legal cuts as entries of a train block
+	train   string // with %CUT% for the marks
+	infer   string
+	Cuts    []Cut // legal cuts as entries of a train block
 	Batch   int
 	Width   int
 	Classes int
 	Integer bool // labels are classes
 }
 
-// Cut is a legal stage_config.
+// Cut is a legal placement.
 type Cut struct {
 	Stages int
 	Entry  string
@@ -44,9 +47,9 @@ type weight struct {
 
 type drawer struct {
 	src Source
-	// What there is to choose from; kinds is the highest kind of unit.
+	// What there is to choose from; kinds is the highest kind of unit, stages the largest number of stages.
 	activations, optimizers []string
-	kinds                   int
+	kinds, stages           int
 
 	cells   strings.Builder
 	unit    int
@@ -55,6 +58,7 @@ type drawer struct {
 	body    []string // of its construct
 	names   []string // marked members, by unit
 	weights []weight
+	ids     []value // i32[batch], of so many classes
 }
 
 // activations of one operand that are smooth enough everywhere, or piecewise linear.
@@ -73,12 +77,12 @@ var decoderOptimizers = []string{
 
 // Draw draws a model with the operations that every target has.
 func Draw(src Source) Model {
-	return draw(&drawer{src: src, activations: activations, optimizers: decoderOptimizers[:1], kinds: 8})
+	return draw(&drawer{src: src, activations: activations, optimizers: decoderOptimizers[:1], kinds: 8, stages: 4})
 }
 
 // DrawDecoder draws from all operations and optimizers.
 func DrawDecoder(src Source) Model {
-	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 11})
+	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 13, stages: 6})
 }
 
 func draw(d *drawer) Model {
@@ -93,7 +97,43 @@ func draw(d *drawer) Model {
 	// The head reads the newest value; what leads nowhere else stays as a branch that no gradient reaches.
 	d.names = append(d.names, "head")
 	d.member = append(d.member, fmt.Sprintf("head = Dense(%d, %d)", last.width, m.Classes))
-	d.body = append(d.body, fmt.Sprintf("return head(%s)", last.name))
+	d.body = append(d.body, fmt.Sprintf("scores = head(%s)", last.name))
+	d.mark()
+	results := "scores"
+	if n := len(d.values); n > 1 && src.Int("results", 0, 1) == 1 {
+		results += ", " + d.values[src.Int("result", 1, n-1)].name
+	}
+	label, loss := fmt.Sprintf("f32[%d, %d]", m.Batch, m.Classes), "MSELoss()"
+	if m.Integer {
+		label, loss = fmt.Sprintf("i32[%d]", m.Batch), "CrossEntropyLoss()"
+	}
+	m.train = d.network("scores") + fmt.Sprintf("train random {\n    network = Net()\n    loss = %s\n    optimizer = %s\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
+		loss, d.choose("optimizer", d.optimizers), m.Batch, m.Width, label, "%CUT%", m.Batch)
+	m.infer = d.network(results) + fmt.Sprintf("infer random {\n    network = Net()\n    input x: f32[%d, %d]\n    micro_batch_num = 2\n    output_broadcast = %t\n%s    dataset = npz(\"data.npz\", columns = [\"x\"]) | batch(%d)\n}\n",
+		m.Batch, m.Width, src.Int("broadcast", 0, 1) == 1, "%CUT%", m.Batch)
+	for stages := 1; stages <= min(d.stages, len(d.names)); stages++ {
+		m.Cuts = append(m.Cuts, d.cut(stages))
+		if stages > 1 {
+			m.Cuts = append(m.Cuts, d.interleaved(stages), d.segmented(stages))
+		}
+	}
+	return m
+}
+
+// mark asks for some of the cells to be functions, or not.
+func (d *drawer) mark() {
+	text := d.cells.String()
+	d.cells.Reset()
+	for i, line := range strings.SplitAfter(text, "\n") {
+		if strings.HasPrefix(line, "cell ") {
+			d.cells.WriteString(d.choose(fmt.Sprintf("mark%d", i), []string{"", "@lazy_inline\n", "@lazy_inline(policy = \"front\")\n"}))
+		}
+		d.cells.WriteString(line)
+	}
+}
+
+// network is the text of all cells; the network returns these values.
+func (d *drawer) network(results string) string {
 	var b strings.Builder
 	b.WriteString(d.cells.String())
 	b.WriteString("cell Net {\n")
@@ -101,31 +141,20 @@ func draw(d *drawer) Model {
 		fmt.Fprintf(&b, "    %s\n", l)
 	}
 	b.WriteString("    construct(x) {\n")
-	for _, l := range d.body {
+	for _, l := range append(d.body, "return "+results) {
 		fmt.Fprintf(&b, "        %s\n", l)
 	}
 	b.WriteString("    }\n}\n")
-	label, loss := fmt.Sprintf("f32[%d, %d]", m.Batch, m.Classes), "MSELoss()"
-	if m.Integer {
-		label, loss = fmt.Sprintf("i32[%d]", m.Batch), "CrossEntropyLoss()"
-	}
-	fmt.Fprintf(&b, "train random {\n    network = Net()\n    loss = %s\n    optimizer = %s\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
-		loss, d.choose("optimizer", d.optimizers), m.Batch, m.Width, label, "%CUT%", m.Batch)
-	m.Text = b.String()
-	for stages := 1; stages <= min(4, len(d.names)); stages++ {
-		m.Cuts = append(m.Cuts, d.cut(stages))
-		if stages > 1 {
-			m.Cuts = append(m.Cuts, d.interleaved(stages))
-		}
-	}
-	return m
+	return b.String()
 }
 
-// With returns the text with a cut.
-func (m *Model) With(c Cut) string { return strings.Replace(m.Text, "%CUT%", c.Entry, 1) }
+// With returns the text with a cut, Unmarked without marks.
+func (m *Model) With(c Cut) string { return strings.Replace(m.train, "%CUT%", c.Entry, 1) }
+func (m *Model) Unmarked() string  { return m.With(Cut{}) }
 
-// Unmarked returns the text without marks.
-func (m *Model) Unmarked() string { return strings.Replace(m.Text, "%CUT%", "", 1) }
+// InferWith and InferUnmarked are the model as an infer block, which may have a second result.
+func (m *Model) InferWith(c Cut) string { return strings.Replace(m.infer, "%CUT%", c.Entry, 1) }
+func (m *Model) InferUnmarked() string  { return m.InferWith(Cut{}) }
 
 // cut draws non-decreasing stages for the marked members; units only read earlier units, so it is legal.
 func (d *drawer) cut(stages int) Cut {
@@ -164,6 +193,35 @@ func (d *drawer) interleaved(stages int) Cut {
 		entries[i] = fmt.Sprintf("%s: %d", name, on[i])
 	}
 	return Cut{stages, fmt.Sprintf("    interleave = true\n    stage_config = { %s }\n", strings.Join(entries, ", "))}
+}
+
+// segmented draws up to three segments, in each of which the stages go up or down, and puts the members there in order.
+func (d *drawer) segmented(stages int) Cut {
+	n := len(d.names)
+	segments := d.src.Int(fmt.Sprintf("segments%d", stages), 1, 3)
+	down := make([]bool, segments)
+	for k := range down {
+		down[k] = d.src.Int(fmt.Sprintf("down%d.%d", stages, k), 0, 1) == 1
+	}
+	whole := d.src.Int(fmt.Sprintf("whole%d", stages), 0, segments-1) // a segment that uses every stage
+	var at []int
+	for i := range n {
+		if i < stages {
+			at = append(at, whole*stages+i)
+		} else {
+			at = append(at, d.src.Int(fmt.Sprintf("place%d.%d", stages, i), 0, segments*stages-1))
+		}
+	}
+	slices.Sort(at)
+	on, in := make([]string, n), make([]string, n)
+	for i, name := range d.names {
+		segment, stage := at[i]/stages, at[i]%stages
+		if down[segment] {
+			stage = stages - 1 - stage
+		}
+		on[i], in[i] = fmt.Sprintf("%s: %d", name, stage), fmt.Sprintf("%s: %d", name, segment)
+	}
+	return Cut{stages, fmt.Sprintf("    stage_config = { %s }\n    segment_config = { %s }\n", strings.Join(on, ", "), strings.Join(in, ", "))}
 }
 
 func (d *drawer) choose(name string, from []string) string {
@@ -248,7 +306,25 @@ func (d *drawer) add() {
 	case 10: // masked attention among the rows of the micro-batch; the parts of a split are joined the other way round
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) {\n        a, b = split(fc(x), 2, axis = -1)\n        n = x.shape[0]\n        s = where(tril(ones([n, n], bool)), matmul(a, b, transpose_b = true), -inf)\n        return concat([b, matmul(softmax(s), a)], axis = -1)\n    }\n}\n", cell, a.width, 2*width)
 		d.put(name, cell, out, 2*width, a.name)
-	case 11: // buffers: what the micro-batch before left, and what this one leaves
+	case 11: // whole numbers beside numbers: rows of a table are chosen by them, here or later
+		ids := fmt.Sprintf("i%d", d.unit)
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(x) { y = fc(x); return %s, argmax(y) }\n}\n", cell, a.width, width, fmt.Sprintf(act, "y"))
+		d.names = append(d.names, name)
+		d.member = append(d.member, fmt.Sprintf("%s = %s()", name, cell))
+		d.body = append(d.body, fmt.Sprintf("%s, %s = %s(%s)", out, ids, name, a.name))
+		d.values = append(d.values, value{out, width, d.unit})
+		d.ids = append(d.ids, value{ids, width, d.unit})
+	case 12: // a table, and sometimes its weight used again by a later product
+		ids := fmt.Sprintf("argmax(%s)", a.name)
+		rows := a.width
+		if len(d.ids) > 0 {
+			v := d.ids[d.src.Int(key("ids"), 0, len(d.ids)-1)]
+			ids, rows = v.name, v.width
+		}
+		d.weights = append(d.weights, weight{name, width, rows})
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Embedding(%d, %d)\n    construct(x, ids) { y = fc(ids); return %s + mean(x, axes = [1], keepdims = true) }\n}\n", cell, rows, width, fmt.Sprintf(act, "y"))
+		d.put(name, cell, out, width, a.name+", "+ids)
+	case 13: // buffers: what the micro-batch before left, and what this one leaves
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    buffer m: f32[%d] = constant(0.5)\n    buffer n: i32[1] = zeros()\n    construct(x) {\n        y = fc(x)\n        z = (%s) * m\n        m = 0.75 * m + 0.5 * mean(y, axes = [0])\n        n = n + 1\n        return z + m / cast(n, f32)\n    }\n}\n", cell, a.width, width, width, fmt.Sprintf(act, "y"))
 		d.put(name, cell, out, width, a.name)
 	case 6: // skip edge: an old value joins

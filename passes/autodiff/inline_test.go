@@ -192,7 +192,11 @@ type evaluation struct {
 }
 
 func newEvaluation(t *rapid.T, f *ir.Func, mode string) *evaluation {
-	f = lazyinline.Run(f.Module, []*ir.Func{f}, mode)[0]
+	out, errs := lazyinline.Run(f.Module, []*ir.Func{f}, mode, nil)
+	if errs.HasErrors() {
+		t.Fatal(errs)
+	}
+	f = out[0]
 	step, err := autodiff.Run(f)
 	if err != nil {
 		t.Fatal(err)

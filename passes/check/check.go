@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, shared, results, tokens, states, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, arguments, shared, results, tokens, states, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -286,8 +286,14 @@ func gradients(p *plan.Plan, q *plan.Program) error {
 // late as their lag allows.
 func slots(p *plan.Plan, q *plan.Program) error {
 	for s, st := range p.Stages {
-		for _, a := range st.Areas {
+		for k, a := range st.Areas {
 			if a.Program < 0 || p.Programs[a.Program] != q || a.Chunk < 0 {
+				continue
+			}
+			if a.Lifetime == plan.Lent {
+				if err := lent(p, q, s, k); err != nil {
+					return err
+				}
 				continue
 			}
 			first, last := lifetime(a.Lifetime)
@@ -319,6 +325,42 @@ func slots(p *plan.Plan, q *plan.Program) error {
 					return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, i, a.Lifetime, i-a.Slots)
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// lent: what several chunks of a stage share is not written before the micro-batch whose slot it takes has been read for
+// the last time: an action that writes finds no reader of an older micro-batch of its slot behind it, and no weight
+// pass that may still wait.
+func lent(p *plan.Plan, q *plan.Program, s, area int) error {
+	writes, reads := q.Touched(s, area)
+	list, slots := q.Actions[s], p.Stages[s].Areas[area].Slots
+	oldest := make([]int, len(list)+1) // the oldest micro-batch read from here on
+	oldest[len(list)] = q.MicroBatches
+	for at := len(list) - 1; at >= 0; at-- {
+		oldest[at] = oldest[at+1]
+		if a := list[at]; reads(a) {
+			from := a.Micro
+			if a.Kind == plan.WeightGrad {
+				from = max(0, a.Micro-p.WLag)
+			}
+			oldest[at] = min(oldest[at], from)
+		}
+	}
+	owed := map[int]int{} // by chunk: the oldest micro-batch whose weight pass may wait behind all that are due
+	for _, a := range list {
+		if a.Kind == plan.WeightGrad && reads(a) {
+			owed[a.Chunk] = max(0, q.MicroBatches-p.WLag)
+		}
+	}
+	for at, a := range list {
+		limit := oldest[at]
+		for _, micro := range owed {
+			limit = min(limit, micro)
+		}
+		if writes(a) && a.Micro-slots >= limit {
+			return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, a.Micro, plan.Lent, a.Micro-slots)
 		}
 	}
 	return nil

@@ -263,7 +263,7 @@ func valueName(f *ir.Func, v ir.ValueID) string {
 	if rec.Op == nil {
 		return rec.Name
 	}
-	name := partition.Path(f, rec.Op)
+	name := f.Path(rec.Op)
 	if rec.Op.Pass != ir.ForwardPass {
 		name = "d." + name
 	}
@@ -343,12 +343,11 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 		case output[root]:
 			k = areaKey{index, -1, plan.PerMicro, plan.Outputs}
 		case lent[root]:
-			// Another chunk of this stage reads it, in a pass of its own: one slot per micro-batch.
-			k.lifetime = plan.PerMicro
-		case sent[root] && len(q.Chunks) > b.plan.NumStages:
-			// With several chunks on a stage the receiver may first work through another one: a buffer that had to be free before
-			// that could deadlock.
-			k.lifetime = plan.PerMicro
+			// Another chunk of this stage reads it, in a pass of its own.
+			k.lifetime = plan.Lent
+			if sent[root] {
+				k.lifetime = plan.PerMicro
+			}
 		case received[root] && (sent[root] || stored[root]):
 			// A view of what came in goes out again: the next receive must not overwrite it before it has left.
 			k.lifetime, k.class = plan.PerMicro, plan.Boundary

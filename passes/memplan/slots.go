@@ -2,11 +2,22 @@ package memplan
 
 import "github.com/ppc-lang/ppc/plan"
 
-// sendWindow is how many sends of a message may be outstanding before their buffer is needed again.
-const sendWindow = 2
-
-// Slots gives every area its number of slots and every message its window, from the order of the actions.
-func Slots(p *plan.Plan) {
+// Slots gives every area its number of slots and every message its window, from the order of the actions. windows is, by
+// program and message, how many sends may be outstanding before their buffer is needed again.
+func Slots(p *plan.Plan, windows [][]int) {
+	// need[s][i]: what messages ask of area i of stage s.
+	need := make([][]int, len(p.Stages))
+	for s, st := range p.Stages {
+		need[s] = make([]int, len(st.Areas))
+	}
+	for i, q := range p.Programs {
+		for k, m := range q.Messages {
+			for _, t := range m.Tensors {
+				n := &need[q.Chunks[m.From].Stage][t.From.Area]
+				*n = max(*n, windows[i][k])
+			}
+		}
+	}
 	for s, st := range p.Stages {
 		for i := range st.Areas {
 			a := &st.Areas[i]
@@ -19,10 +30,12 @@ func Slots(p *plan.Plan) {
 				a.Slots = q.MicroBatches
 			case plan.Stored:
 				a.Slots = 1
+			case plan.Lent:
+				a.Slots = lent(q, s, i, p.WLag)
 			case plan.FToSend, plan.IToSend:
-				a.Slots = min(q.MicroBatches, sendWindow)
+				a.Slots = need[s][i]
 			default:
-				a.Slots = alive(q.Actions[s], a.Chunk, a.Lifetime, p.WLag)
+				a.Slots = max(alive(q.Actions[s], a.Chunk, a.Lifetime, p.WLag), need[s][i])
 			}
 		}
 	}
@@ -80,4 +93,40 @@ func alive(actions []plan.Action, chunk int, l plan.Lifetime, lag int) int {
 		}
 	}
 	return most
+}
+
+// lent is the least number of slots with which no micro-batch is written, in the order of the list, before the one whose
+// slot it takes has been read for the last time.
+func lent(q *plan.Program, stage, area, lag int) int {
+	writes, reads := q.Touched(stage, area)
+	list := q.Actions[stage]
+	begin, end := make([]int, q.MicroBatches), make([]int, q.MicroBatches)
+	for i := range begin {
+		begin[i] = len(list)
+	}
+	for at, a := range list {
+		if writes(a) {
+			begin[a.Micro] = min(begin[a.Micro], at)
+		}
+		switch {
+		case !reads(a):
+		case a.Kind != plan.WeightGrad:
+			end[a.Micro] = max(end[a.Micro], at)
+		default:
+			// It may wait until the weight pass of lag later micro-batches is due, or until the end.
+			if a.Micro >= lag {
+				end[a.Micro-lag] = max(end[a.Micro-lag], at)
+			}
+			if a.Micro+lag >= q.MicroBatches {
+				end[a.Micro] = len(list)
+			}
+		}
+	}
+	slots := 1
+	for i := range begin {
+		for slots <= i && begin[i] <= end[i-slots] {
+			slots++
+		}
+	}
+	return slots
 }

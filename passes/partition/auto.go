@@ -127,7 +127,7 @@ func Apply(f *ir.Func, s *State, placement Placement, stages int, pos ir.Pos) (*
 					op.Stage = stage
 				}
 			}
-			chunk, errs := place(f, s, stages, false, false, pos)
+			chunk, _, errs := colour(f, s, stages, false, false, pos) // the marks are stages that never go down: chunk k is on stage k
 			if errs.HasErrors() {
 				return nil, errs
 			}

@@ -1,7 +1,7 @@
 // Package partition colours the joint graph with chunks and cuts it there.
 //
-// A forward operation has the stage of its mark, or the highest stage of its producers; without any mark the planner
-// (auto.go) cuts a stable topological order into stages. A gradient operation has the chunk of its forward operation; a
+// Chunks are numbered along the data. A forward operation has the chunk of its marks (colour.go), or the highest chunk of its
+// producers; without any mark the planner (auto.go) cuts a stable topological order into stages. A gradient operation has the chunk of its forward operation; a
 // fold of gradients runs on the lowest chunk of its operands, so partial sums travel back hop by hop. A call whose body
 // carries more than one chunk is opened; others stay calls.
 package partition
@@ -14,10 +14,10 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// Marked colours f from its stage marks and returns the coloured form, where every operation has a chunk. pos is where
-// the number of stages was set. Only the first program of
-// a plan must use every stage: an evaluation may leave some idle.
-func Marked(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, diag.List) {
+// Marked colours f from its marks and returns the coloured form, where every operation has a chunk, with the stage of every
+// chunk. pos is where the number of stages was set. Only the first program of a plan must use every stage: an evaluation
+// may leave some idle.
+func Marked(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, []int, diag.List) {
 	m := &marks{has: map[*ir.Func]bool{}}
 	for {
 		which := map[ir.OpID]bool{}
@@ -31,16 +31,25 @@ func Marked(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos
 		}
 		f = open(f, which)
 	}
-	chunk, errs := place(f, s, stages, interleave, first, pos)
+	chunk, on, errs := colour(f, s, stages, interleave, first, pos)
 	if errs.HasErrors() {
-		return nil, errs
+		return nil, nil, errs
 	}
-	return recolour(f, chunk), nil
+	return recolour(f, chunk), on, nil
 }
 
 // One puts everything on one chunk.
 func One(f *ir.Func) *ir.Func {
 	return recolour(f, make([]int, f.NumOps()))
+}
+
+// Straight is the stage of every chunk where chunk k is on stage k.
+func Straight(stages int) []int {
+	on := make([]int, stages)
+	for s := range on {
+		on[s] = s
+	}
+	return on
 }
 
 type marks struct{ has map[*ir.Func]bool }
@@ -52,7 +61,7 @@ func (m *marks) in(f *ir.Func) bool {
 	}
 	on := false
 	for _, op := range f.Ops {
-		on = on || op.Stage >= 0 || op.Callee != nil && m.in(op.Callee)
+		on = on || op.Stage >= 0 || op.Segment >= 0 || op.Callee != nil && m.in(op.Callee)
 	}
 	m.has[f] = on
 	return on
@@ -104,138 +113,15 @@ func newCopy(f *ir.Func) *copier {
 	return &copier{ir.NewCopier(f, f.Name), make([]ir.OpID, f.NumOps())}
 }
 
-// cloned is the colour of operations that every consuming chunk repeats.
-const cloned = -2
-
-// colour gives forward operations their chunk by the marks: see the package comment.
-//
-// Chunk k is the (k/stages)th chunk of stage k%stages. With interleave a mark below the producers' stage starts the next
-// chunk of its stage; without, it is an error.
-//
-// home has the chunk of operations that stay with a buffer, floating where that is not known yet, and -1 for others.
-func colour(f *ir.Func, s *State, home []int, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
-	var errs diag.List
-	chunk := make([]int, f.NumOps())
-	by := make([]*ir.Op, stages) // an operation of every stage
-	fx := &effects{has: map[*ir.Func]bool{}}
-	constant := f.Constants(s.stores(f)...)
-	stored := make([]bool, f.NumOps())
-	for _, v := range s.stores(f) {
-		stored[f.Value(v).Op.ID] = true
-	}
-	for _, op := range f.Ops {
-		if op.Pass != ir.ForwardPass {
-			continue
-		}
-		if c := home[op.ID]; c == floating || c >= 0 && (op.Stage < 0 || op.Stage == c%stages) {
-			if chunk[op.ID] = c; c >= 0 && by[c%stages] == nil {
-				by[c%stages] = op
-			}
-			continue
-		}
-		if len(op.Results) > 0 && constant[op.Results[0]] {
-			chunk[op.ID] = cloned // also where a cell around it is marked: constants are never sent
-			continue
-		}
-		highest, from, inputsOnly := -1, (*ir.Op)(nil), true
-		for _, a := range op.Args {
-			v := f.Value(a)
-			switch {
-			case v.Param != nil:
-				inputsOnly = false
-			case v.Op != nil && chunk[v.Op.ID] == floating, s.of(f, a) >= 0:
-				inputsOnly = false
-			case v.Op != nil && chunk[v.Op.ID] != cloned:
-				inputsOnly = false
-				if c := chunk[v.Op.ID]; c > highest {
-					highest, from = c, v.Op
-				}
-			}
-		}
-		switch {
-		case op.Stage >= stages:
-			errs.Add(diag.Errorf(diag.BadStage, diag.At(op.Pos), "%s is on stage %d, but there are %d stages (0 to %d)", what(f, op), op.Stage, stages, stages-1).
-				WithRepair("give a stage below the number of stages, or raise `stages`"))
-			chunk[op.ID] = 0
-		case op.Stage >= 0 && highest >= 0 && op.Stage < highest%stages && !interleave:
-			errs.Add(diag.Errorf(diag.StageGoesDown, diag.At(op.Pos), "%s is on stage %d but gets a value from %s on stage %d", what(f, op), op.Stage, what(f, from), highest).
-				WithNote(diag.At(from.Pos), "the value is made here, on stage %d", highest).
-				WithRepair("put %s on stage %d or higher, or set `interleave = true`: stages must not go down along the data", what(f, op), highest))
-			chunk[op.ID] = highest
-		case op.Stage >= 0:
-			chunk[op.ID] = max(highest, 0)/stages*stages + op.Stage
-			if highest >= 0 && op.Stage < highest%stages {
-				chunk[op.ID] += stages
-			}
-		case highest >= 0:
-			chunk[op.ID] = highest
-		case inputsOnly && !stored[op.ID] && !fx.of(op) && len(op.Results) > 0:
-			chunk[op.ID] = cloned
-		default:
-			chunk[op.ID] = 0
-		}
-		if c := chunk[op.ID]; c >= 0 && by[c%stages] == nil {
-			by[c%stages] = op
-		}
-	}
-	for s, op := range by {
-		if op == nil && first && !errs.HasErrors() {
-			errs.Add(diag.Errorf(diag.EmptyStage, diag.At(pos), "stage %d has nothing to do: no cell is marked with it", s).
-				WithRepair("mark a cell with stage %d, or lower the marks above it", s))
-		}
-	}
-	return chunk, errs
-}
-
-// place colours f by its marks, in two turns: where operations that stay with a buffer go is known when the others have
-// their chunk.
-func place(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) ([]int, diag.List) {
-	home, group := s.floats(f)
-	if len(s.Buffers) > 0 {
-		unknown := make([]int, len(home))
-		for id, h := range home {
-			if unknown[id] = h; h >= 0 {
-				unknown[id] = floating
-			}
-		}
-		chunk, _ := colour(f, s, unknown, stages, interleave, false, pos)
-		at := s.homes(f, chunk, home, group)
-		for id, h := range home {
-			if h >= 0 {
-				home[id] = at[h]
-			}
-		}
-	}
-	chunk, errs := colour(f, s, home, stages, interleave, first, pos)
-	if !errs.HasErrors() {
-		errs = append(errs, s.check(f, chunk, stages)...)
-	}
-	return chunk, errs
-}
-
 // what names an operation for people: the path of a cell or the name of the operation.
 func what(f *ir.Func, op *ir.Op) string {
-	if p := Path(f, op); op.Callee != nil && p != "" {
+	if p := f.Path(op); op.Callee != nil && p != "" {
 		return "cell `" + p + "`"
 	}
-	if p := Path(f, op); p != "" {
+	if p := f.Path(op); p != "" {
 		return fmt.Sprintf("`%s` of cell `%s`", op.Kind, p)
 	}
 	return "`" + op.Kind.String() + "`"
-}
-
-// Path is the instance path of an operation below the network.
-func Path(f *ir.Func, op *ir.Op) string {
-	path := op.Instance
-	for s := op.Scope; s > 0; s = f.Scopes()[s].Parent {
-		if n := f.Scopes()[s].Name; n != "" && n != "network" {
-			if path != "" {
-				path = "." + path
-			}
-			path = n + path
-		}
-	}
-	return path
 }
 
 type effects struct{ has map[*ir.Func]bool }
@@ -312,7 +198,7 @@ func recolour(f *ir.Func, chunk []int) *ir.Func {
 				if d := f.Value(a).Op; d != nil && chunk[d.ID] != on && f.Value(root[a]).Param != nil {
 					args[i] = c.Values[root[a]]
 					if !f.TypeOf(a).Equal(f.TypeOf(root[a])) {
-						view := ir.At{Pos: op.Pos, Stage: -1, Scope: op.Scope, Chunk: on, Pass: op.Pass}
+						view := ir.At{Pos: op.Pos, Stage: -1, Segment: -1, Scope: op.Scope, Chunk: on, Pass: op.Pass}
 						args[i] = c.To.MustEmit(ir.Reshape, args[i:i+1], ir.Attrs{ir.IntsAttr("shape", f.TypeOf(a).Shape)}, view)
 					}
 					continue

@@ -25,15 +25,9 @@ type Crossing struct {
 }
 
 // Split makes the functions of every chunk of a coloured function, and the list of crossings, ordered by definition
-// and consuming chunk: the one object from which both sides derive what they send and receive. Every stage has the same
-// number of chunks; some may be empty.
-func Split(f *ir.Func, stages int) ([]*Part, []Crossing) {
-	chunks := stages
-	for _, op := range f.Ops {
-		for op.Chunk >= chunks {
-			chunks += stages
-		}
-	}
+// and consuming chunk: the one object from which both sides derive what they send and receive. Some chunks may
+// be empty.
+func Split(f *ir.Func, chunks int) ([]*Part, []Crossing) {
 	alias := map[*ir.Func][]ir.Alias{}
 	parts := make([]*Part, chunks)
 	for c := range parts {
@@ -180,7 +174,7 @@ func Cells(f *ir.Func, chunk int) []string {
 		if op.Chunk != chunk || op.Pass != ir.ForwardPass {
 			continue
 		}
-		if p := Path(f, op); p != "" && !seen[p] {
+		if p := f.Path(op); p != "" && !seen[p] {
 			seen[p] = true
 			out = append(out, p)
 		}

@@ -19,7 +19,7 @@ type State struct {
 	Written int
 	Arg     int
 	Result  int
-	// Home has the chunk of buffers that another program has placed, by buffer.
+	// Home has the stage of buffers that another program has placed.
 	Home map[*plan.Buffer]int
 }
 
@@ -132,16 +132,17 @@ func (s *State) floats(f *ir.Func) (home []int, group []int) {
 	return home, group
 }
 
-// homes gives the chunk of every home, when all operations that do not float have theirs: the one that is known, else that of
-// the operation that writes a buffer, else the lowest that reads one, else that of a mark.
-func (s *State) homes(f *ir.Func, chunk, home, group []int) []int {
+// homes gives the place of every home, when all operations that do not float have theirs: that of the operation that writes
+// a buffer, else the one that is known from another program, else the lowest that reads one, else that of a mark. on tells the
+// stage of a place.
+func (s *State) homes(f *ir.Func, place, home, group []int, on func(place int) int) []int {
 	writer, reader, mark := make([]int, len(group)), make([]int, len(group)), make([]int, len(group))
 	for b := range group {
 		writer[b], reader[b], mark[b] = -1, -1, -1
 	}
 	for i, v := range s.stores(f) {
 		if d := f.Value(v).Op; home[d.ID] < 0 {
-			writer[group[i]] = max(writer[group[i]], chunk[d.ID])
+			writer[group[i]] = max(writer[group[i]], place[d.ID])
 		}
 	}
 	for _, op := range f.Ops {
@@ -159,16 +160,26 @@ func (s *State) homes(f *ir.Func, chunk, home, group []int) []int {
 			} else if d := f.Value(a).Op; d != nil {
 				h = home[d.ID]
 			}
-			if h >= 0 && (reader[h] < 0 || chunk[op.ID] < reader[h]) {
-				reader[h] = chunk[op.ID]
+			if h >= 0 && (reader[h] < 0 || place[op.ID] < reader[h]) {
+				reader[h] = place[op.ID]
 			}
 		}
 	}
 	out := make([]int, len(group))
 	for b, x := range s.Buffers {
-		if c, ok := s.Home[x]; ok {
-			writer[group[b]] = c
+		stage, ok := s.Home[x]
+		if !ok || writer[group[b]] >= 0 {
+			continue
 		}
+		// A program that only reads it: the last place on its stage before the reader.
+		p := reader[group[b]]
+		for p >= 0 && on(p) != stage {
+			p--
+		}
+		if p < 0 {
+			p = stage
+		}
+		writer[group[b]] = p
 	}
 	for b := range out {
 		for _, c := range []int{mark[b], reader[b], writer[b]} {
@@ -181,7 +192,7 @@ func (s *State) homes(f *ir.Func, chunk, home, group []int) []int {
 }
 
 // check refuses buffers that several chunks read or write.
-func (s *State) check(f *ir.Func, chunk []int, stages int) diag.List {
+func (s *State) check(f *ir.Func, chunk, on []int) diag.List {
 	var errs diag.List
 	for b, ops := range s.uses(f) {
 		store := (*ir.Op)(nil)
@@ -199,12 +210,12 @@ func (s *State) check(f *ir.Func, chunk []int, stages int) diag.List {
 			if x == y {
 				continue
 			}
-			places := fmt.Sprintf("%s on stage %d and %s on stage %d", does(ops[0]), x%stages, does(op), y%stages)
-			if x%stages == y%stages {
-				places = fmt.Sprintf("used in two chunks of stage %d", x%stages)
+			places := fmt.Sprintf("%s on stage %d and %s on stage %d", does(ops[0]), on[x], does(op), on[y])
+			if on[x] == on[y] {
+				places = fmt.Sprintf("used in two chunks of stage %d", on[x])
 			}
 			errs.Add(diag.Errorf(diag.BufferStages, diag.At(op.Pos), "the buffer `%s` is %s; it can only be in one place", s.Buffers[b].Name, places).
-				WithNote(diag.At(ops[0].Pos), "%s here, on stage %d", does(ops[0]), x%stages).
+				WithNote(diag.At(ops[0].Pos), "%s here, on stage %d", does(ops[0]), on[x]).
 				WithNote(diag.At(s.Buffers[b].Pos), "the buffer").
 				WithRepair("put the cells that use it on one stage, or hand its value on as a tensor"))
 			break
@@ -213,8 +224,9 @@ func (s *State) check(f *ir.Func, chunk []int, stages int) diag.List {
 	return errs
 }
 
-// Settle adds the chunks of the buffers that a coloured graph uses to those that are known, and refuses another stage.
-func (s *State) Settle(f *ir.Func, stages int) diag.List {
+// Settle adds the stages of the buffers that a coloured graph uses to those that are known, and refuses another one. on is the
+// stage of every chunk.
+func (s *State) Settle(f *ir.Func, on []int) diag.List {
 	var errs diag.List
 	for b, ops := range s.uses(f) {
 		if len(ops) == 0 {
@@ -222,11 +234,11 @@ func (s *State) Settle(f *ir.Func, stages int) diag.List {
 		}
 		x, at := s.Buffers[b], ops[0].Chunk
 		first, known := s.Home[x]
-		if known && first%stages != at%stages {
-			errs.Add(diag.Errorf(diag.BufferStages, diag.At(ops[0].Pos), "the buffer `%s` is on stage %d here, and on stage %d for the other programs of the block; it can only be in one place", x.Name, at%stages, first%stages).
+		if known && first != on[at] {
+			errs.Add(diag.Errorf(diag.BufferStages, diag.At(ops[0].Pos), "the buffer `%s` is on stage %d here, and on stage %d for the other programs of the block; it can only be in one place", x.Name, on[at], first).
 				WithNote(diag.At(x.Pos), "the buffer").WithRepair("mark the cells that use it with one stage"))
 		}
-		s.Home[x] = at
+		s.Home[x] = on[at]
 	}
 	return errs
 }

@@ -29,22 +29,22 @@ func Known(name string, at diag.Pos) diag.List {
 	return diag.List{d}
 }
 
-// step is a compute action before communication is placed: chunk counts the chunks of the stage.
+// step is a compute action before communication is placed.
 type step struct {
 	kind  plan.ActionKind
 	chunk int
 	micro int
 }
 
-// orders lists the forward and the backward steps of a stage: micro-batches in groups; within a group chunk by chunk, upwards
-// forward and downwards backward. One group gives the order of gpipe.
-func orders(groups []int, chunks int) (forward, backward []step) {
+// orders lists the forward and the backward steps of the chunks of a stage: micro-batches in groups; within a group chunk by
+// chunk, upwards forward and downwards backward. One group gives the order of gpipe.
+func orders(groups []int, chunks []int) (forward, backward []step) {
 	start := 0
 	for _, n := range groups {
 		for v := range chunks {
 			for i := range n {
-				forward = append(forward, step{plan.Forward, v, start + i})
-				backward = append(backward, step{plan.InputGrad, chunks - 1 - v, start + i})
+				forward = append(forward, step{plan.Forward, chunks[v], start + i})
+				backward = append(backward, step{plan.InputGrad, chunks[len(chunks)-1-v], start + i})
 			}
 		}
 		start += n
@@ -53,27 +53,27 @@ func orders(groups []int, chunks int) (forward, backward []step) {
 }
 
 // gpipe runs all forwards, then all backwards.
-func gpipe(chunks, micros int) []step {
+func gpipe(chunks []int, micros int) []step {
 	forward, backward := orders([]int{micros}, chunks)
 	return append(forward, backward...)
 }
 
-// oneForwardOneBackward warms up, then alternates. With one chunk it keeps at most stages-stage micro-batches in flight
-// (PipeDream-Flush). With several (interleaved, after Megatron-LM and MindSpore) the micro-batches go in groups of as many as
-// there are stages, the first with what is left over, and the warm-up is the first group on all chunks but the last, and
-// two steps for every stage behind. Fewer micro-batches than stages are one group, which cannot alternate: all forwards come
-// first.
-func oneForwardOneBackward(stage, stages, chunks, micros int) []step {
-	groups, warm := []int{micros}, micros*chunks
+// oneForwardOneBackward warms up, then alternates, on the stage at a position in the row of stages that the data pass. With
+// one chunk it keeps at most stages-position micro-batches in flight (PipeDream-Flush). With several (interleaved, after
+// Megatron-LM and MindSpore) the micro-batches go in groups of as many as there are stages, the first with what is left
+// over, and the warm-up is the first group on all chunks but the last, and two steps for every stage behind. Fewer
+// micro-batches than stages are one group, which cannot alternate: all forwards come first.
+func oneForwardOneBackward(position, stages int, chunks []int, micros int) []step {
+	groups, warm := []int{micros}, micros*len(chunks)
 	switch {
-	case chunks == 1:
-		warm = stages - stage - 1
+	case len(chunks) == 1:
+		warm = stages - position - 1
 	case micros >= stages:
 		groups = []int{stages + micros%stages}
 		for n := groups[0]; n < micros; n += stages {
 			groups = append(groups, stages)
 		}
-		warm = groups[0]*(chunks-1) + 2*(stages-1-stage)
+		warm = groups[0]*(len(chunks)-1) + 2*(stages-1-position)
 	}
 	forward, backward := orders(groups, chunks)
 	warm = min(warm, len(forward))
@@ -87,26 +87,47 @@ func oneForwardOneBackward(stage, stages, chunks, micros int) []step {
 	return out
 }
 
-// Run fills p.Actions. Chunk k is on stage k mod stages.
+// Run fills p.Actions. Chunks are numbered along the data.
 func Run(p *plan.Program, name string, stages int) {
-	p.Actions = make([][]plan.Action, stages)
-	chunks := len(p.Chunks) / stages
-	for s := range stages {
-		var order []step
-		switch {
-		case !p.Train:
-			order, _ = orders([]int{p.MicroBatches}, chunks)
-		case name == "gpipe":
-			order = gpipe(chunks, p.MicroBatches)
-		default:
-			order = oneForwardOneBackward(s, stages, chunks, p.MicroBatches)
+	own := make([][]int, stages) // chunks of each stage
+	for _, c := range p.Chunks {
+		own[c.Stage] = append(own[c.Stage], c.ID)
+	}
+	steps := make([][]step, stages)
+	switch {
+	case !p.Train:
+		for s := range steps {
+			steps[s], _ = orders([]int{p.MicroBatches}, own[s])
 		}
-		for _, x := range order {
-			if c := p.Chunks[x.chunk*stages+s]; !c.Empty() {
+	case name == "gpipe":
+		for s := range steps {
+			steps[s] = gpipe(own[s], p.MicroBatches)
+		}
+	case repeats(p.Chunks, stages):
+		for position, c := range p.Chunks[:stages] {
+			steps[c.Stage] = oneForwardOneBackward(position, stages, own[c.Stage], p.MicroBatches)
+		}
+	default:
+		steps = backwardFirst(p.Chunks, stages, p.MicroBatches)
+	}
+	p.Actions = make([][]plan.Action, stages)
+	for s := range steps {
+		for _, x := range steps[s] {
+			if c := p.Chunks[x.chunk]; !c.Empty() {
 				p.Actions[s] = append(p.Actions[s], place(p, c, x)...)
 			}
 		}
 	}
+}
+
+// repeats reports whether the data pass the stages in the same order again and again.
+func repeats(chunks []*plan.Chunk, stages int) bool {
+	for k, c := range chunks {
+		if c.Stage != chunks[k%stages].Stage {
+			return false
+		}
+	}
+	return true
 }
 
 // place adds the messages of a chunk to a compute action.

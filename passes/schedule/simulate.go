@@ -64,25 +64,13 @@ func unroll(p *plan.Program, rounds int) *plan.Program {
 }
 
 func simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
-	s := &simulation{p: p, t: t, lag: lag, c: c, sent: map[key]float64{}, posted: map[key]float64{}, done: map[key]float64{}, link: map[[2]int]float64{}}
-	for stage := range p.Actions {
-		s.ranks = append(s.ranks, &rank{stage: stage})
-	}
-	for moved := true; moved; {
-		moved = false
-		for _, r := range s.ranks {
-			for s.advance(r) {
-				moved = true
-			}
-		}
+	s := newSimulation(p, t, lag, c)
+	if err := s.run(); err != nil {
+		return plan.Prediction{}, err
 	}
 	var out plan.Prediction
 	busy := 0.0
 	for _, r := range s.ranks {
-		if r.next < len(p.Actions[r.stage]) {
-			a := p.Actions[r.stage][r.next]
-			return out, fmt.Errorf("stage %d waits for ever before %s of micro-batch %d", r.stage, a.Kind, a.Micro)
-		}
 		out.Makespan = max(out.Makespan, r.now)
 		out.Busy = append(out.Busy, r.busy)
 		busy += r.busy
@@ -91,6 +79,32 @@ func simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Predictio
 		out.Bubble = 1 - busy/(float64(len(s.ranks))*out.Makespan)
 	}
 	return out, nil
+}
+
+func newSimulation(p *plan.Program, t *Times, lag int, c *plan.Costs) *simulation {
+	s := &simulation{p: p, t: t, lag: lag, c: c, sent: map[key]float64{}, posted: map[key]float64{}, done: map[key]float64{}, link: map[[2]int]float64{}}
+	for stage := range p.Actions {
+		s.ranks = append(s.ranks, &rank{stage: stage})
+	}
+	return s
+}
+
+// run lets every rank go as far as it can, until all are at the end.
+func (s *simulation) run() error {
+	for moved := true; moved; {
+		moved = false
+		for _, r := range s.ranks {
+			for s.advance(r) {
+				moved = true
+			}
+		}
+	}
+	for _, r := range s.ranks {
+		if list := s.p.Actions[r.stage]; r.next < len(list) {
+			return fmt.Errorf("stage %d waits for ever before %s of micro-batch %d", r.stage, list[r.next].Kind, list[r.next].Micro)
+		}
+	}
+	return nil
 }
 
 // key is a transfer; shared messages count down from -1.

@@ -50,6 +50,22 @@ type Options struct {
 	Print func(kind ir.Kind, label string, t ir.Type, data []byte)
 	// CacheDir keeps builds of the emulator.
 	CacheDir string
+	// Trace, if set, makes the cpu device run the operations of the plan's first program one by one and tell what each gave.
+	// Ranks call it at the same time.
+	Trace func(*Record)
+}
+
+// Record is what an operation gave, or, where Op is nil, the summed gradient or the new value of a parameter at the end
+// of a step.
+type Record struct {
+	Stage, Step int
+	Micro       int // -1 at the end of a step
+	Op          *ir.Op
+	Path        string    // of the cell the operation was written in; see ir.Func.Path
+	Param       *ir.Param // at the end of a step
+	Updated     bool      // the value of Param, not its gradient
+	Type        ir.Type
+	Data        []byte // row-major, little endian; valid during the call
 }
 
 // Open makes the device of a stage.

@@ -15,6 +15,7 @@ const blockRows = plan.BlockElements / kernel.PanelColumns
 // it is.
 type accumulation struct {
 	op     *ir.Op
+	path   string // for a trace
 	acc    operand
 	x, dy  place // of matmul_accumulate
 	g      place // of accumulate; dy of gather_accumulate
@@ -32,7 +33,7 @@ type accumulation struct {
 func (m *machine) accumulations(nodes []node) ([]accumulation, error) {
 	out := make([]accumulation, len(nodes))
 	for i, n := range nodes {
-		a := accumulation{op: n.op, acc: n.in[0]}
+		a := accumulation{op: n.op, path: n.path, acc: n.in[0]}
 		if a.acc.typ.DType != ir.F32 || n.out.place != a.acc.place {
 			return nil, fmt.Errorf("cpu device: `%s` does not write over an accumulator of f32", n.op.Kind)
 		}

@@ -34,6 +34,7 @@ type machine struct {
 	update   optimizer
 	segments []kernel.Segment // of one weight pass, as long as there are micro-batches
 	poison   bool
+	trace    func(*device.Record)
 }
 
 // program is what the stage does for one of the plan's programs.
@@ -71,7 +72,7 @@ func Open(ctx context.Context, p *plan.Plan, stage int, opt device.Options) (dev
 	if err != nil {
 		return nil, err
 	}
-	if err := m.load(true); err != nil {
+	if err := m.load(opt.Trace == nil); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -82,7 +83,7 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 	if stage < 0 || stage >= len(p.Stages) || len(p.Memory) == 0 || stage >= len(p.Memory[0].Stages) {
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
-	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison}
+	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison, trace: opt.Trace}
 	m.path, m.print, m.seed = path, opt.Print, opt.Seed
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
@@ -159,9 +160,15 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 		return nil
 	}
 	if pass == ir.WeightPass {
-		for i := range c.sums {
-			if err := m.accumulate(&c.sums[i], lo, hi); err != nil {
+		if m.trace != nil && program == 0 {
+			if err := m.traceSums(c, lo, hi); err != nil {
 				return err
+			}
+		} else {
+			for i := range c.sums {
+				if err := m.accumulate(&c.sums[i], lo, hi); err != nil {
+					return err
+				}
 			}
 		}
 	} else {

@@ -17,9 +17,10 @@ type operand struct {
 
 // node is an operation of the flattened pass. What follows in may have been fused into it.
 type node struct {
-	op  *ir.Op
-	in  []operand
-	out operand // of no bytes where the operation has no result
+	op   *ir.Op
+	path string // for a trace
+	in   []operand
+	out  operand // of no bytes where the operation has no result
 
 	bias *operand // a product adds this row to every row
 	relu bool     // a product ends with relu
@@ -84,14 +85,15 @@ func (f *flattener) phase(ph *plan.Phase) ([]node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.function(ph.Func, 0, args, results); err != nil {
+	if err := f.function(ph.Func, 0, "", args, results); err != nil {
 		return nil, err
 	}
 	return f.nodes, nil
 }
 
-// function appends the operations of fn, whose frame starts at base; arguments and results lie where the caller says.
-func (f *flattener) function(fn *ir.Func, base int, args, results []operand) error {
+// function appends the operations of fn, whose frame starts at base; arguments and results lie where the caller says. path
+// is that of the call.
+func (f *flattener) function(fn *ir.Func, base int, path string, args, results []operand) error {
 	frame := f.frames[fn]
 	if frame == nil || len(frame.Offsets) != fn.NumValues() || len(frame.Calls) != fn.NumOps() {
 		return fmt.Errorf("cpu device: the plan has no frame for %s", fn.Name)
@@ -141,12 +143,19 @@ func (f *flattener) function(fn *ir.Func, base int, args, results []operand) err
 		for i, a := range op.Args {
 			in[i] = of(a)
 		}
+		inner := ""
+		if f.m.trace != nil {
+			if inner = fn.Path(op); inner == "network" {
+				inner = "" // the root of all paths
+			}
+			inner = ir.JoinPath(path, inner)
+		}
 		if op.Callee != nil {
 			out := make([]operand, len(op.Results))
 			for i, r := range op.Results {
 				out[i] = of(r)
 			}
-			if err := f.function(op.Callee, base+frame.Calls[op.ID], in, out); err != nil {
+			if err := f.function(op.Callee, base+frame.Calls[op.ID], inner, in, out); err != nil {
 				return err
 			}
 			continue
@@ -157,7 +166,7 @@ func (f *flattener) function(fn *ir.Func, base int, args, results []operand) err
 		if op.Kind.Info().View {
 			continue
 		}
-		n := node{op: op, in: in}
+		n := node{op: op, path: inner, in: in}
 		if len(op.Results) > 0 {
 			n.out = of(op.Results[0])
 			if !supported(n.out.typ.DType) {

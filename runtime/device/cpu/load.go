@@ -23,7 +23,7 @@ func (m *machine) load(fusing bool) error {
 			if chunk.Stage < 0 || chunk.Stage >= len(m.plan.Stages) || m.plan.Stages[chunk.Stage] != m.stage {
 				continue
 			}
-			if pr.chunks[c], err = m.loadChunk(f, chunk, fusing); err != nil {
+			if pr.chunks[c], err = m.loadChunk(f, chunk, fusing, m.trace != nil && i == 0); err != nil {
 				return fmt.Errorf("chunk %d of program %s: %w", c, q.Name, err)
 			}
 			pr.chunks[c].ends = m.ends(i, c)
@@ -39,7 +39,7 @@ func (m *machine) load(fusing bool) error {
 }
 
 // loadChunk prepares the passes of a chunk.
-func (m *machine) loadChunk(f *flattener, chunk *plan.Chunk, fusing bool) (*code, error) {
+func (m *machine) loadChunk(f *flattener, chunk *plan.Chunk, fusing, traced bool) (*code, error) {
 	c := &code{}
 	for pass := range chunk.Phases {
 		ph := &chunk.Phases[pass]
@@ -59,6 +59,9 @@ func (m *machine) loadChunk(f *flattener, chunk *plan.Chunk, fusing bool) (*code
 		}
 		if c.steps[pass], err = m.instructions(nodes, fusing); err != nil {
 			return nil, err
+		}
+		if traced {
+			m.traceSteps(c.steps[pass], nodes)
 		}
 	}
 	return c, nil

@@ -16,7 +16,7 @@ import (
 )
 
 // at is the position of an operation on a stage.
-func at(stage int) ir.At { return ir.At{Stage: stage, Chunk: -1} }
+func at(stage int) ir.At { return ir.At{Stage: stage, Segment: -1, Chunk: -1} }
 
 // model builds blocks for the tests.
 type model struct {

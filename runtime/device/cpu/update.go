@@ -168,6 +168,9 @@ func (m *machine) FoldGradients(squares []float64) error {
 				squares[i] = sumSquares(p.accumulators[0])
 			}
 		}
+		if m.trace != nil && p.owned && len(p.accumulators) > 0 {
+			m.traceParam(i, p.accumulators[0], false)
+		}
 	}
 	return nil
 }
@@ -198,12 +201,26 @@ func (m *machine) Update(program int, pending []device.Pending, scalars [][]floa
 			return err
 		}
 	}
+	if m.trace != nil && !folded {
+		for _, p := range pending {
+			if err := m.Run(program, p.Chunk, ir.WeightPass, p.Lo, p.Hi); err != nil {
+				return err
+			}
+		}
+		if err := m.FoldGradients(nil); err != nil {
+			return err
+		}
+		pending, folded = nil, true
+	}
 	for i := range m.params {
 		if err := m.update.scalars(scalars, m.params[i].group); err != nil {
 			return err
 		}
 		if err := m.updateParam(&m.params[i], m.programs[program].sums[i], pending, folded); err != nil {
 			return err
+		}
+		if p := &m.params[i]; m.trace != nil && p.owned && len(p.accumulators) > 0 {
+			m.traceParam(i, p.value, true)
 		}
 	}
 	for _, p := range pending {

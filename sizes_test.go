@@ -1,0 +1,112 @@
+package ppc
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/verify"
+)
+
+// chunked is a chain of stages x chunks cells with a skip over each, cell i on stage i mod stages.
+func chunked(stages, chunks, micros int) Options {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cell Net {\n    for i in 0..%d { fc[i] = Dense(4, 4) @stage(i %% %d) }\n    construct(x) {\n        for f in fc { x = tanh(f(x)) + x * 0.5 }\n        return x\n    }\n}\n", stages*chunks, stages)
+	fmt.Fprintf(&b, "train t {\n    network = Net()\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n    input x: f32[%d, 4]\n    input y: f32[%d, 4]\n    micro_batch_num = %d\n    interleave = true\n    epochs = 2\n    dataset = npz(\"data.npz\") | batch(%d)\n}\n", 2*micros, 2*micros, micros, 2*micros)
+	return Options{File: "t.pp", Source: []byte(b.String())}
+}
+
+// late is a device whose passes take some time more.
+type late struct {
+	device.Device
+	random *rand.Rand
+}
+
+func (d *late) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
+	time.Sleep(time.Duration(d.random.IntN(200)) * time.Microsecond)
+	return d.Device.Run(program, chunk, pass, lo, hi)
+}
+
+func openLate(ctx context.Context, p *plan.Plan, stage int, o device.Options) (device.Device, error) {
+	d, err := cpu.Open(ctx, p, stage, o)
+	return &late{d, rand.New(rand.NewPCG(uint64(stage), 1))}, err
+}
+
+// compareSizes trains under every schedule like the unsplit program, and once more with ranks that come late.
+func compareSizes(t *testing.T, stages, chunks, micros int) *plan.Plan {
+	t.Helper()
+	o := chunked(stages, chunks, micros)
+	unsplit := o
+	unsplit.Unsplit = true
+	whole := compileFile(t, unsplit).Plan
+	file := rowsFor(t, whole)
+	r, err := verify.NewReference(context.Background(), whole, runtime.Options{Seed: 1, DataPath: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p *plan.Plan
+	for _, o.Schedule = range schedule.Names {
+		p = compileFile(t, o).Plan
+		if d, err := r.Compare(context.Background(), p); d != nil || err != nil {
+			t.Errorf("%d stages, %d chunks, %d micro-batches, %s: %+v, %v", stages, chunks, micros, o.Schedule, d, err)
+		}
+		res, err := runtime.Run(context.Background(), p, runtime.Options{Open: openLate, Seed: 1, DataPath: file})
+		if err != nil {
+			t.Fatalf("%d stages, %d chunks, %d micro-batches, %s, late: %v", stages, chunks, micros, o.Schedule, err)
+		}
+		if want := train(t, whole, runtime.Options{DataPath: file}); !(outcome{want.Losses, outcomeOf(res).Params}).equal(want) {
+			t.Errorf("%d stages, %d chunks, %d micro-batches, %s, late: other weights", stages, chunks, micros, o.Schedule)
+		}
+	}
+	return p
+}
+
+// As many micro-batches as stages, from one on.
+func TestAsManyMicroBatchesAsStages(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		compareSizes(t, n, 1, n)
+	}
+}
+
+// Two ranks are each other's next and previous neighbour when each has several chunks: a message is known by its chunks,
+// direction and micro-batch, and no two agree in them.
+func TestTwoStagesWithSeveralChunks(t *testing.T) {
+	for _, chunks := range []int{2, 3, 4} {
+		for _, micros := range []int{1, 2, 5} {
+			p := compareSizes(t, 2, chunks, micros)
+			seen := map[string]bool{}
+			for s, list := range p.Programs[0].Actions {
+				for _, a := range list {
+					if a.Message < 0 || a.Kind.IsShared() {
+						continue
+					}
+					m := p.Programs[0].Messages[a.Message]
+					id := fmt.Sprint(s, a.Kind, m.From, m.To, m.Backward, a.Micro)
+					if seen[id] || a.Peer != 1-s {
+						t.Errorf("%d chunks: the action %s stands twice, or with the wrong peer", chunks, id)
+					}
+					seen[id] = true
+				}
+			}
+			if want := 2 * 2 * (2*chunks - 1) * micros; len(seen) != want {
+				t.Errorf("%d chunks, %d micro-batches: %d transfers at both ends, want %d", chunks, micros, len(seen), want)
+			}
+		}
+	}
+}
+
+// Fewer micro-batches than stages, with several chunks on each: it works, whatever the remainder.
+func TestFewMicroBatchesForManyChunks(t *testing.T) {
+	for _, c := range [][3]int{{6, 2, 3}, {4, 2, 1}, {4, 3, 6}, {3, 2, 4}} {
+		compareSizes(t, c[0], c[1], c[2])
+	}
+}
