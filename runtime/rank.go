@@ -52,6 +52,7 @@ type rankAction struct {
 	plan.Action
 	transfer
 	buffers [][]byte
+	stores  []store    // of a forward action: new values of buffers
 	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
 }
 
@@ -115,6 +116,9 @@ func (r *rank) prepare() {
 				x.wants, wants = wants, nil
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
+				if a.Kind == plan.Forward {
+					x.stores = r.stores(q.Chunks[a.Chunk], func(ref plan.Ref) int { return slot(ref, a.Micro) })
+				}
 				for _, m := range q.Messages {
 					if m.From == a.Chunk && m.Backward == (a.Kind == plan.InputGrad) && a.Micro >= m.Window {
 						x.wants = append(x.wants, sent[[2]int{m.ID, a.Micro - m.Window}])
@@ -246,7 +250,7 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 			}
 		}
 		if a.Kind == plan.Forward {
-			return r.dev.Run(p.index, a.Chunk, ir.ForwardPass, a.Micro, a.Micro+1)
+			return r.forward(p, a)
 		}
 		if err := r.dev.Run(p.index, a.Chunk, ir.InputPass, a.Micro, a.Micro+1); err != nil {
 			return err
@@ -294,6 +298,17 @@ func (r *rank) action(p *rankProgram, a *rankAction, squares []float64) error {
 		a.link.post(a.side == 1, a.buffers)
 		return nil
 	}
+}
+
+// forward runs a forward pass and keeps the new values of buffers.
+func (r *rank) forward(p *rankProgram, a *rankAction) error {
+	if err := r.dev.Run(p.index, a.Chunk, ir.ForwardPass, a.Micro, a.Micro+1); err != nil {
+		return err
+	}
+	for _, s := range a.stores {
+		copy(s.to, s.from)
+	}
+	return nil
 }
 
 // flush runs all pending weight passes.
