@@ -49,6 +49,8 @@ func TestBundleRoundTrip(t *testing.T) {
 		{File: "examples/mnist/mnist_auto.pp", Stages: 3, Schedule: "gpipe"},
 		{File: "examples/mnist/mnist_auto.pp", Stages: 1, LazyInline: "off"},
 		{File: gptFile, Stages: 2},
+		{File: "examples/gpt/generate.pp", Stages: 4},
+		{File: "average.pp", Source: []byte(smallAverage)},
 		{File: "folded.pp", Source: []byte(folded)},
 	} {
 		p := compileFile(t, o).Plan

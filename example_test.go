@@ -94,6 +94,7 @@ func ExampleCompile_bundle() {
 	// stage0/program.ir
 	// stage1/actions.csv
 	// stage1/program.ir
+	// states.csv
 	// plan.yaml
 }
 

@@ -130,6 +130,14 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` do not run infer blocks yet", o.Target).
 			WithRepair("-target none compiles without kernels")}
 	}
+	if costs != nil {
+		for _, s := range append([]*plan.Spec{spec}, spec.Evals...) {
+			for _, b := range s.Buffers {
+				return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(b.Pos), "the host programs for the target `%s` do not keep buffers yet; the cells have `%s`", o.Target, b.Name).
+					WithRepair("-target none compiles without kernels")}
+			}
+		}
+	}
 	p, timings, err := passes.Run(ctx, spec, opt)
 	if err != nil {
 		return nil, err

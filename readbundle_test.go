@@ -96,6 +96,9 @@ func readDamaged(m fstest.MapFS, rows string) (accepted bool, problem string) {
 	o := runtime.Options{Open: cpu.Open, Steps: 1, Seed: p.Seed, DataPath: rows, Log: discard}
 	if p.Programs[0].Infer {
 		o.Inputs = []data.Array{onesArray(16)}
+		if p.Programs[0].Feedback != nil {
+			o.Inputs, o.Tokens = []data.Array{prompts([]int32{1, 2}, []int32{3}, []int32{0})}, []int{2, 1, 3}
+		}
 	}
 	_, err = runtime.Run(ctx, p, o)
 	switch {
@@ -114,22 +117,31 @@ var goWords = regexp.MustCompile(`unmarshal|Doc\b|\buint|strconv|: *(\n|$)`)
 
 var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 
-// Every word of every file is replaced, one at a time, by values that do not belong there.
+// Every word of every file is replaced, one at a time, by values that do not belong there; of two bundles every third.
 func TestReadDamagedBundle(t *testing.T) {
-	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t)) })
+	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t), 1) })
 	t.Run("folded", func(t *testing.T) {
-		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }"))
+		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }"), 3)
 	})
 	t.Run("infer", func(t *testing.T) {
 		files, err := plan.Files(inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		damage(t, files)
+		damage(t, files, 1)
 	})
+	t.Run("buffers", func(t *testing.T) {
+		files, err := plan.Files(compileFile(t, Options{File: "t.pp", Source: []byte(smallAverage)}).Plan, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, files, 3)
+	})
+	t.Run("generate", func(t *testing.T) { damage(t, generatorBundle(t), 3) })
 }
 
-func damage(t *testing.T, files []plan.File) {
+// damage tries one word in so many.
+func damage(t *testing.T, files []plan.File, every int) {
 	rows := rowsFile(t)
 	if ok, problem := readDamaged(withFile(files, 0, files[0].Content), rows); !ok || problem != "" {
 		t.Fatal("the bundle itself is refused", problem)
@@ -141,6 +153,9 @@ func damage(t *testing.T, files []plan.File) {
 			text, _, _ := strings.Cut(string(f.Content), "\nhashes:")
 			tries, accepted, faults := 0, 0, 0
 			for k, at := range words.FindAllStringIndex(text, -1) {
+				if k%every > 0 {
+					continue
+				}
 				w := values[k%len(values)]
 				content := append([]byte(text[:at[0]]+w), f.Content[at[1]:]...)
 				ok, problem := readDamaged(withFile(files, i, content), rows)
@@ -161,8 +176,11 @@ func damage(t *testing.T, files []plan.File) {
 	}
 }
 
-func FuzzReadBundle(f *testing.F) {
-	files := smallBundle(f)
+func FuzzReadBundle(f *testing.F) { fuzzBundle(f, smallBundle(f)) }
+
+func FuzzReadGenerator(f *testing.F) { fuzzBundle(f, generatorBundle(f)) }
+
+func fuzzBundle(f *testing.F, files []plan.File) {
 	for i := range files {
 		f.Add(uint8(i), uint16(40), uint8(3), []byte("9"))
 		f.Add(uint8(i), uint16(0), uint8(255), []byte{})

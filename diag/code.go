@@ -48,6 +48,7 @@ const (
 	BadSegment      Code = "E0508"
 	SegmentOrder    Code = "E0509"
 	HiddenByKey     Code = "E0510"
+	BufferStages    Code = "E0511"
 	UnknownEntry    Code = "E0601"
 	MissingEntry    Code = "E0602"
 	BadEntry        Code = "E0603"
@@ -126,6 +127,7 @@ var meanings = []Meaning{
 	{BadSegment, "a segment that is not a small whole number, or without a stage"},
 	{SegmentOrder, "a segment lower than one that feeds it, or whose stages go up and down"},
 	{HiddenByKey, "cells that are different although the key of @lazy_inline says they are equal"},
+	{BufferStages, "a buffer that several stages or chunks read or write"},
 	{UnknownEntry, "an entry that a pipeline block does not have"},
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},

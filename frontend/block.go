@@ -38,7 +38,7 @@ type input struct {
 var entryNames = map[string]bool{
 	"network": true, "loss": true, "optimizer": true, "micro_batch_num": true, "micro_reduction": true, "stages": true,
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
-	"seed": true, "metrics": true, "layout": true, "output_broadcast": true,
+	"seed": true, "metrics": true, "layout": true, "output_broadcast": true, "feedback": true,
 	"segment_config": true, "every": false, "clip_norm": true, "clip_value": true,
 	"accumulate": false, "precision": false, "loss_scale": true,
 	"optimizer_shard": true, "gradients_mean": true, "dataset_strategy": true,
@@ -136,6 +136,9 @@ func (b *block) collect() {
 	if s := b.entries["output_broadcast"]; s != nil && b.decl.Kind != "infer" {
 		b.errorf(diag.UnknownEntry, s.At, "the entry `output_broadcast` belongs in an infer block: only its results are tensors that a stage could have")
 	}
+	if s := b.entries["feedback"]; s != nil && b.decl.Kind != "infer" {
+		b.errorf(diag.UnknownEntry, s.At, "the entry `feedback` belongs in an infer block")
+	}
 	if s := b.entries["metrics"]; s != nil && b.decl.Kind != "eval" {
 		b.errorf(diag.UnknownEntry, s.At, "the entry `metrics` belongs in an eval block")
 	}
@@ -155,6 +158,7 @@ func (b *block) settings() {
 		b.stages = 1
 	}
 	b.microBatches(spec, b.entries["micro_batch_num"])
+	b.micro = spec.MicroBatches
 	if n, _, ok := b.positive("epochs", 1); ok {
 		spec.Epochs = n
 	}
@@ -372,14 +376,23 @@ func (b *block) register() {
 			cells[i.path()] = i
 		}
 	}
+	seen := map[string]ir.Pos{}
+	index := 0
 	declare := func(p *storage) {
 		p.param.Name = p.name
+		p.index = index
+		index++
 		if path := p.owner.path(); path != "" {
 			p.param.Name = path + "." + p.name
 		}
-		if first := b.module.Param(p.param.Name); first != nil {
+		if first, ok := seen[p.param.Name]; ok {
 			b.fail(diag.Errorf(diag.DuplicateName, diag.At(p.param.Pos), "two parameters have the path %q", p.param.Name).
-				WithNote(diag.At(first.Pos), "the other is here"))
+				WithNote(diag.At(first), "the other is here"))
+			return
+		}
+		seen[p.param.Name] = p.param.Pos
+		if p.buffer {
+			p.state.Name = p.param.Name
 			return
 		}
 		b.module.AddParam(p.param)
@@ -469,7 +482,11 @@ func (b *block) entry() {
 	if b.decl.Kind == "infer" && !b.list.HasErrors() {
 		b.inferred(f, results)
 	}
-	f.finish(results, at.Pos)
+	if s := b.entries["feedback"]; s != nil && !b.list.HasErrors() {
+		b.feedback(s, results)
+	}
+	f.finish(append(results, f.newValues(at.Pos)...), at.Pos)
+	b.arrangeBuffers(f)
 	if inst := b.member("optimizer"); inst != nil && b.decl.Kind == "train" {
 		b.optimizer(inst)
 	}
@@ -623,7 +640,11 @@ func (b *block) unused() {
 	}
 	declare := func(p *storage) {
 		if !p.read && p.owner.applied {
-			b.list.Add(diag.Warningf(diag.UnusedCell, diag.At(p.param.Pos), "the parameter `%s` is never read", p.param.Name))
+			what := "parameter"
+			if p.buffer {
+				what = "buffer"
+			}
+			b.list.Add(diag.Warningf(diag.UnusedCell, diag.At(p.param.Pos), "the %s `%s` is never read", what, p.param.Name))
 		}
 	}
 	for _, name := range b.root.order {

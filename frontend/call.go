@@ -23,6 +23,11 @@ type frame struct {
 	keys   []ir.ValueID   // of the sites
 	calls  map[string]int // entry: calls of each random op so far
 
+	current map[*storage]ir.ValueID // buffers: the value that a reader gets now
+	copies  map[*storage]ir.ValueID // buffers, in training: see env.buffer
+	written []*storage              // buffers that were assigned, here or in a call
+
+	element  bool // an optimizer's: its buffers are locals
 	returned bool
 	result   value
 	names    []string // of the returned values, "" where the expression is not a name
@@ -34,19 +39,25 @@ type compiled struct {
 	passed []*storage
 	sites  []string
 	result value // its tensors stand for the function's results, in order
-	names  []string
+	// Buffers that the construct assigns: their new values are further results.
+	written []*storage
+	names   []string
 }
 
-// param gives the frame's value of a parameter.
+// param gives the frame's value of a parameter, or that of a buffer before the construct.
 func (f *frame) param(p *storage) ir.ValueID {
 	if id, ok := f.params[p]; ok {
 		return id
 	}
 	p.read = true
 	var id ir.ValueID
-	if f.inst == nil {
+	switch {
+	case f.inst == nil && !p.buffer:
 		id = f.fn.ReadParam(p.param)
-	} else {
+	case f.inst == nil:
+		id = f.fn.AddArg(p.param.Name, p.param.Type)
+		f.passed = append(f.passed, p)
+	default:
 		id = f.fn.AddArg(strings.TrimPrefix(p.param.Name, f.inst.path()+"."), p.param.Type)
 		f.passed = append(f.passed, p)
 	}
@@ -172,7 +183,11 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		}
 	}
 	for _, p := range c.passed {
-		operands = append(operands, v.frame.param(p))
+		if p.buffer {
+			operands = append(operands, v.frame.value(p))
+		} else {
+			operands = append(operands, v.frame.param(p))
+		}
 	}
 	for _, path := range c.sites {
 		operands = append(operands, v.frame.key(path).(tensor).id)
@@ -185,6 +200,9 @@ func (v *env) apply(inst *instance, args []argument, at diag.Range) value {
 		where.Stage, where.Segment = inst.stage, inst.segment
 	}
 	results := v.frame.fn.Call(c.fn, operands, where)
+	for i, p := range c.written {
+		v.frame.set(p, results[len(results)-len(c.written)+i])
+	}
 	i := 0
 	return replace(c.result, func() tensor {
 		i++
@@ -209,6 +227,11 @@ func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
 	f.fn.LazyInline, f.fn.Front = inst.class.lazy.on && !inst.class.lazy.front, inst.class.lazy.front
 	v.frame = f
 	for i, p := range inst.construct.Params {
+		if b, ok := inst.buffer(p.Name.Text); ok {
+			v.fail(diag.Errorf(diag.DuplicateName, p.Name.At, "the argument %q of the construct hides the buffer of that name", p.Name.Text).
+				WithNote(b.at, "the buffer").WithRepair("give one of them another name"))
+			return nil
+		}
 		f.locals[p.Name.Text] = replace(values[i], nextArg(f.fn, p.Name.Text, values[i]))
 	}
 	arguments := slices.Clone(f.fn.Args)
@@ -220,15 +243,16 @@ func (v *env) compile(inst *instance, values []value, at diag.Range) *compiled {
 	if !f.returned {
 		f.result = none{}
 	}
-	f.finish(tensors(nil, f.result), v.origin(at).Pos)
+	where := v.origin(at).Pos
+	f.finish(append(tensors(nil, f.result), f.newValues(where)...), where)
 	// Parameters follow the tensors in declaration order, whatever the order
 	// of their first use.
-	slices.SortStableFunc(f.passed, func(a, b *storage) int { return a.param.Index() - b.param.Index() })
+	slices.SortStableFunc(f.passed, func(a, b *storage) int { return a.index - b.index })
 	for _, p := range f.passed {
 		arguments = append(arguments, f.params[p])
 	}
 	f.arrange(append(arguments, f.keys...))
-	return &compiled{f.fn, f.passed, f.sites, f.result, f.names}
+	return &compiled{f.fn, f.passed, f.sites, f.result, f.written, f.names}
 }
 
 // arrange puts the arguments of the function in order.
@@ -240,11 +264,15 @@ func (f *frame) arrange(arguments []ir.ValueID) {
 }
 
 // finish sets the results of the function. An argument as a result, or one
-// value twice, would be two names for one buffer: those get an identity.
+// value twice, would be two names for one buffer: those get an identity. A buffer of a cell, which does not keep its value,
+// is copied.
 func (f *frame) finish(results []tensor, at ir.Pos) {
 	var out []ir.ValueID
+	kept := f.kept()
 	for _, t := range results {
-		if f.fn.Value(t.id).Op == nil || slices.Contains(out, t.id) {
+		if kept != nil && kept[t.id] {
+			t.id = f.copy(t.id, at)
+		} else if f.fn.Value(t.id).Op == nil || slices.Contains(out, t.id) {
 			t.id = f.fn.MustEmit(ir.Identity, []ir.ValueID{t.id}, nil, ir.Unmarked(at))
 		}
 		out = append(out, t.id)

@@ -8,6 +8,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend/syntax"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 )
 
 // instance is a cell made from a class: its members, and one IR function per
@@ -43,7 +44,9 @@ type storage struct {
 	placing
 	read bool
 
-	buffer bool // declared with `buffer`: written by the construct, not trained
+	index  int          // place among the parameters and buffers of the block
+	buffer bool         // declared with `buffer`: written by the construct, not trained
+	state  *plan.Buffer // of a buffer outside of the optimizer
 	at     diag.Range
 }
 
@@ -369,18 +372,22 @@ func (i *instance) buffer(name string) (*storage, bool) {
 
 // storage declares a parameter; it gets its path when the tree is complete.
 func (v *env) storage(s *syntax.Storage) {
-	if s.Buffer && !v.buffers {
-		v.errorf(diag.NotSupported, s.At, "buffers are not built yet, except in optimizers")
-		return
-	}
 	p := &storage{owner: v.inst, name: s.Name.Text, placing: nowhere, buffer: s.Buffer, at: s.At}
 	init := s.Default
 	if init == nil {
-		v.fail(diag.Errorf(diag.NeedInitializer, s.Name.At, "the parameter %q needs an initialiser", s.Name.Text).
-			WithRepair("= zeros(), ones(), constant(c), normal(std), uniform(s), he_uniform(a = 0) or xavier_uniform()"))
+		d := diag.Errorf(diag.NeedInitializer, s.Name.At, "the parameter %q needs an initialiser", s.Name.Text).
+			WithRepair("= zeros(), ones(), constant(c), normal(std), uniform(s), he_uniform(a = 0) or xavier_uniform()")
+		if s.Buffer {
+			d = diag.Errorf(diag.NeedInitializer, s.Name.At, "the buffer %q needs an initialiser", s.Name.Text).WithRepair(firstValues)
+		}
+		v.fail(d)
 		return
 	}
 	if m, ok := init.(*syntax.Marked); ok {
+		if s.Buffer {
+			v.fail(diag.Errorf(diag.MisplacedMark, m.Marks[0].At, "a buffer is on the stage of its cell and takes no marks").WithRepair("mark the cell"))
+			return
+		}
 		init = m.X
 		for _, mark := range m.Marks {
 			v.placeMark(mark, &p.placing)
@@ -395,13 +402,23 @@ func (v *env) storage(s *syntax.Storage) {
 	i, ok := x.(initializer)
 	if !ok {
 		if !isPoison(x) {
-			d := diag.Errorf(diag.WrongType, init.Range(), "a parameter starts with an initialiser, not %s", x.kind())
+			what := "parameter"
+			if s.Buffer {
+				what = "buffer"
+			}
+			d := diag.Errorf(diag.WrongType, init.Range(), "a %s starts with an initialiser, not %s", what, x.kind())
 			if n, isNumber := x.(number); isNumber {
 				d = d.WithRepair("constant(%s)", n)
 			}
 			v.fail(d)
 		}
 		v.define(s.Name, poison{})
+		return
+	}
+	if s.Buffer {
+		p.param = &ir.Param{Type: typ, Init: i.Init, Pos: v.origin(s.Name.At).Pos}
+		v.firstOf(p, s, init.Range())
+		v.define(s.Name, p)
 		return
 	}
 	if !typ.DType.IsFloat() {

@@ -85,6 +85,7 @@ type elaborator struct {
 	files      map[string]*fileScope
 	module     *ir.Module
 	stages     int  // value of the name stages; 0 when nobody gave one
+	micro      int  // value of the name micro_batch_num
 	stagesRead bool // a mark or shape depends on the name stages
 	training   bool
 	buffers    bool // cells may have buffers: the optimizer is elaborated
@@ -203,6 +204,8 @@ func (v *env) predeclared(name string, at diag.Range) (value, bool) {
 				WithRepair("cells are the same for training and evaluation")), true
 		}
 		return boolean(v.training), true
+	case "micro_batch_num":
+		return whole(max(v.micro, 1)), true
 	case "stages":
 		v.stagesRead = true
 		if v.stages == 0 {
@@ -256,7 +259,7 @@ func (v *env) visible() []string {
 	for _, d := range dtypes {
 		names = append(names, d.String())
 	}
-	names = append(names, "true", "false", "none", "inf", "training", "stages")
+	names = append(names, "true", "false", "none", "inf", "training", "stages", "micro_batch_num")
 	sort.Strings(names)
 	return slices.Compact(names)
 }

@@ -20,6 +20,9 @@ func (v *env) eval(x syntax.Expr) value {
 	switch x := x.(type) {
 	case *syntax.Name:
 		if y, ok := v.lookup(x.Text, x.At); ok {
+			if p, ok := y.(*storage); ok && p.buffer {
+				return v.buffer(p, x.At)
+			}
 			return y
 		}
 		d := diag.Errorf(diag.UnknownName, x.At, "unknown name %q", x.Text)
@@ -387,6 +390,9 @@ func (v *env) member(x *syntax.Select) value {
 		return v.errorf(diag.WrongType, x.Name.At, "%s has no members", y.kind())
 	}
 	if m, ok := inst.members[name]; ok {
+		if p, ok := m.(*storage); ok && p.buffer {
+			return v.buffer(p, x.At)
+		}
 		return m
 	}
 	if a, ok := inst.args[name]; ok {

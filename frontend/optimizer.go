@@ -11,18 +11,6 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// update gives a buffer its new value.
-func (v *env) update(p *storage, t *syntax.Name, x value) {
-	if isPoison(x) {
-		return
-	}
-	if typ, ok := typeOf(x); !ok || !typ.Equal(p.param.Type) {
-		v.errorf(diag.WrongType, t.At, "the buffer `%s` is a tensor %s, not %s", t.Text, p.param.Type, x.kind())
-		return
-	}
-	v.frame.locals[t.Text] = x
-}
-
 // optimizer elaborates the update of one element of a parameter. The first two arguments of its construct are element and
 // gradient; each further one is a scalar with the value of the cell's member or argument of that name. The cell's buffers
 // are kept for every element.
@@ -35,6 +23,7 @@ func (b *block) optimizer(inst *instance) {
 	}
 	o := &plan.Optimizer{Name: inst.class.decl.Name.Text}
 	f := &frame{fn: b.newFunc(o.Name), inst: inst, params: map[*storage]ir.ValueID{}, locals: map[string]value{}}
+	f.element = true
 	inside := &env{elaborator: b.elaborator, file: inst.class.file, inst: inst, from: at, frame: f}
 	scalar := ir.Tensor(ir.F32)
 	argument := func(name string) {

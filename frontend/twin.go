@@ -130,10 +130,12 @@ func (e *elaborator) twin(inst *instance, way site) *compiled {
 			i.applied = i.applied || theirs.instances[n+1].applied
 		}
 		c := *made.compiled
-		c.passed = slices.Clone(c.passed)
-		for n, p := range c.passed {
-			if at, ok := theirs.place[p]; ok {
-				c.passed[n] = mine.storages[at]
+		c.passed, c.written = slices.Clone(c.passed), slices.Clone(c.written)
+		for _, list := range [][]*storage{c.passed, c.written} {
+			for n, p := range list {
+				if at, ok := theirs.place[p]; ok {
+					list[n] = mine.storages[at]
+				}
 			}
 		}
 		c.sites = slices.Clone(c.sites)

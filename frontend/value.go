@@ -81,7 +81,12 @@ func (schedule) kind() string    { return "a schedule" }
 func (ratio) kind() string       { return "a ratio" }
 func (*cellList) kind() string   { return "a list of cells" }
 func (i *instance) kind() string { return "a cell " + i.class.decl.Name.Text }
-func (p *storage) kind() string  { return "a parameter " + p.param.Type.String() }
+func (p *storage) kind() string {
+	if p.buffer {
+		return "a buffer " + p.param.Type.String()
+	}
+	return "a parameter " + p.param.Type.String()
+}
 
 func isPoison(v value) bool { _, bad := v.(poison); return bad }
 

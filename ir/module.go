@@ -355,9 +355,12 @@ func (f *Func) Uses() [][]Use {
 }
 
 // Constants tells, per value, whether it depends on constants only: such values are computed again where they are needed,
-// never kept for the gradient or sent.
-func (f *Func) Constants() []bool {
-	out := make([]bool, f.values.count)
+// never kept for the gradient or sent. What depends on the values in except does not count.
+func (f *Func) Constants(except ...ValueID) []bool {
+	out, not := make([]bool, f.values.count), make([]bool, f.values.count)
+	for _, v := range except {
+		not[v] = true
+	}
 	for _, op := range f.Ops {
 		if op.Callee != nil || op.Kind.Info().Effect || len(op.Results) == 0 {
 			continue
@@ -367,7 +370,7 @@ func (f *Func) Constants() []bool {
 			only = only && out[a]
 		}
 		for _, r := range op.Results {
-			out[r] = only
+			out[r] = only && !not[r]
 		}
 	}
 	return out

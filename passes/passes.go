@@ -13,6 +13,7 @@ import (
 	"github.com/ppc-lang/ppc/passes/broadcast"
 	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/passes/dataparallel"
+	"github.com/ppc-lang/ppc/passes/feedback"
 	"github.com/ppc-lang/ppc/passes/gradreduce"
 	"github.com/ppc-lang/ppc/passes/lazyinline"
 	"github.com/ppc-lang/ppc/passes/memplan"
@@ -56,6 +57,19 @@ type state struct {
 	plan     *plan.Plan
 }
 
+// buffers tells which values of the graph of program i are buffers.
+func (s *state) buffers(i int) *partition.State {
+	q := s.specs[i]
+	out := &partition.State{Buffers: q.Buffers, Written: q.Written, Arg: len(q.Inputs)}
+	for _, r := range q.Results {
+		out.Result++
+		if r.Ratio {
+			out.Result++
+		}
+	}
+	return out
+}
+
 // pass is a row of the table.
 type pass struct {
 	name  string
@@ -75,6 +89,7 @@ var table = []pass{
 	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
 	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
 	{"broadcast", "results for every stage", ir.Cut, runBroadcast},
+	{"feedback", "tokens on their way to the next pass", ir.Cut, runFeedback},
 	{"memplan", "slots, offsets and frames", ir.Cut, runMemPlan},
 	{"check", "deadlock, pairing, order, gradients", ir.Cut, runCheck},
 }
@@ -92,6 +107,8 @@ var order = []struct{ before, after, reason string }{
 	{"areas", "schedule", "messages exist once values have places"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
 	{"schedule", "broadcast", "results leave behind the passes"},
+	{"schedule", "feedback", "a token leaves behind the pass that makes it"},
+	{"feedback", "memplan", "windows follow the messages"},
 	{"broadcast", "memplan", "buffers of results have slots and offsets"},
 	{"gradreduce", "memplan", "lifetimes follow the complete action lists"},
 	{"memplan", "check", "buffer reuse is part of the proof"},
@@ -227,7 +244,7 @@ func runDataParallel(s *state) error {
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
 				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
 		}
-		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole)
+		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, s.buffers(i).Result)
 		if errs.HasErrors() {
 			return errs
 		}
@@ -264,20 +281,26 @@ func runPartition(s *state) error {
 	if costs == nil {
 		costs = &plan.CPU
 	}
+	home := map[*plan.Buffer]int{}
 	for i := range s.specs {
 		var errs diag.List
 		f, on := s.entries[i], partition.Straight(s.opt.Stages)
+		buffers := s.buffers(i)
+		buffers.Home = home
 		switch {
 		case s.opt.Stages == 1:
 			f = partition.One(f)
 		case s.spec.Marked:
-			f, on, errs = partition.Marked(f, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
+			f, on, errs = partition.Marked(f, buffers, s.opt.Stages, s.spec.Interleave, i == 0, s.spec.StagesPos)
 		case i == 0:
-			f, placement, errs = partition.Auto(f, s.opt.Stages, costs, s.spec.StagesPos)
+			f, placement, errs = partition.Auto(f, buffers, s.opt.Stages, costs, s.spec.StagesPos)
 		default:
-			f, errs = partition.Apply(f, placement, s.opt.Stages, s.spec.StagesPos)
+			f, errs = partition.Apply(f, buffers, placement, s.opt.Stages, s.spec.StagesPos)
 		}
 		if errs.HasErrors() {
+			return errs
+		}
+		if errs := buffers.Settle(f, on); errs.HasErrors() {
 			return errs
 		}
 		s.entries[i] = f
@@ -296,7 +319,7 @@ func runSplit(s *state) error {
 		f := s.entries[i]
 		prog := &plan.Program{
 			Name: q.Name, Train: q.Kind == "train", Infer: q.Kind == "infer", MicroBatches: q.MicroBatches, Degree: s.degrees[i], Inputs: q.Inputs, Results: q.Results,
-			Dataset: q.Dataset, Rest: -1,
+			Dataset: q.Dataset, Rest: -1, Feedback: q.Feedback,
 		}
 		for _, in := range q.Inputs {
 			if !in.Whole {
@@ -307,10 +330,10 @@ func runSplit(s *state) error {
 		if q.Rest != nil {
 			prog.Rest = i + 1
 		}
-		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), Results: len(f.Results), Folds: s.folds[i]}
+		m := &memplan.Program{Program: prog, Func: f, Inputs: len(q.Inputs), State: s.buffers(i), Folds: s.folds[i]}
+		m.Results = m.State.Result
 		if s.steps[i] != nil {
 			m.Reads = s.steps[i].Reads
-			m.Results -= len(m.Reads)
 		}
 		m.Parts, m.Crossings = partition.Split(f, len(s.chunks[i]))
 		if err := partition.Covers(f, m.Parts); err != nil {
@@ -356,6 +379,13 @@ func runGradReduce(s *state) error {
 func runBroadcast(s *state) error {
 	if s.spec.Broadcast {
 		broadcast.Run(s.plan, 0)
+	}
+	return nil
+}
+
+func runFeedback(s *state) error {
+	if s.spec.Feedback != nil {
+		feedback.Run(s.plan, 0)
 	}
 	return nil
 }

@@ -59,6 +59,8 @@ type Program struct {
 	Messages []*Message
 	Shared   []*SharedMessage // once per step
 	Actions  [][]Action       // per stage
+	// Feedback says that the program generates: Actions are those of a round. nil for other programs.
+	Feedback *Feedback
 	// Rest is the index in Plan.Programs of the program for one leftover row, -1 for none (rows are then dropped).
 	Rest int
 }
@@ -96,6 +98,8 @@ type Chunk struct {
 	// Phases by ir.Pass: forward, input gradient, weight gradient. Evaluation has the first only; a phase without
 	// operations has a nil Func.
 	Phases [3]Phase
+	// Stores are the copies behind the forward pass of a micro-batch: new values of buffers.
+	Stores []Store
 }
 
 // Empty reports whether the chunk has nothing to do.
@@ -141,7 +145,9 @@ type Message struct {
 	Backward bool // gradients
 	// Result marks outputs of the program on their way to a stage that does not compute them. Both sides keep them in areas with
 	// a slot per micro-batch, and nothing waits for them but the end of the program.
-	Result  bool
+	Result bool
+	// Token marks what Program.Feedback sends. Both sides have a slot per micro-batch.
+	Token   bool
 	Tensors []Tensor
 	// Window is the reuse distance on the sending side: the send of micro-batch i must be complete before the action
 	// that makes that of micro-batch i+Window starts.
@@ -206,12 +212,14 @@ const (
 	RecvParam
 	SendResult // outputs, to a stage that does not compute them
 	RecvResult
+	SendToken // the input of the next pass
+	RecvToken
 	Reduce // gradients folded over reads are summed over the ranks of the stage, in rank order
 	Gather // parameters whose update ranks have shared out
 	Norm   // the ranks of all stages with the same part of the rows tell each other the sums of squares of their gradients
 )
 
-var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "REDUCE", "GATHER", "NORM"}
+var actionNames = [...]string{"F", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UPDATE", "SEND_G", "RECV_G", "SEND_P", "RECV_P", "SEND_R", "RECV_R", "SEND_T", "RECV_T", "REDUCE", "GATHER", "NORM"}
 
 func (k ActionKind) String() string { return actionNames[k] }
 
@@ -225,12 +233,12 @@ func (k ActionKind) IsEnd() bool { return k == Update || k == Reduce || k == Nor
 
 // IsSend and IsRecv report the direction of a transfer.
 func (k ActionKind) IsSend() bool {
-	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam || k == SendResult
+	return k == SendForward || k == SendBackward || k == SendGrad || k == SendParam || k == SendResult || k == SendToken
 }
 
 // IsRecv reports whether the action receives a message.
 func (k ActionKind) IsRecv() bool {
-	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam || k == RecvResult
+	return k == RecvForward || k == RecvBackward || k == RecvGrad || k == RecvParam || k == RecvResult || k == RecvToken
 }
 
 // IsShared reports whether the action is about a message of Program.Shared.
@@ -253,6 +261,7 @@ const (
 	Parameters Class = "parameters"
 	Gradients  Class = "gradients"
 	OptState   Class = "optimizer"
+	States     Class = "state"
 	InputsOf   Class = "inputs"
 	Saved      Class = "saved"
 	Boundary   Class = "boundary"
@@ -262,7 +271,7 @@ const (
 )
 
 // Classes in the order they are printed.
-var Classes = []Class{Parameters, Gradients, OptState, InputsOf, Saved, Boundary, Outputs, Scratch, Private}
+var Classes = []Class{Parameters, Gradients, OptState, States, InputsOf, Saved, Boundary, Outputs, Scratch, Private}
 
 // Lifetime of the areas of a chunk: from the first action to the last that touches a slot.
 type Lifetime uint8
@@ -279,9 +288,10 @@ const (
 	IToSend            // made by I, dead when sent
 	GradForW           // received gradient or made by I, dead after W
 	Lent               // received or made by a chunk, dead after the last pass of any chunk of the stage that reads it
+	Stored             // made by F, dead when it has been copied to a buffer right behind
 )
 
-var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "lent"}
+var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "lent", "stored"}
 
 // Touched tells which actions of a program write and read the items of an area of its stage. It is how long values live that
 // several chunks share.
@@ -346,6 +356,8 @@ const (
 type Stage struct {
 	Areas  []Area
 	Params []StageParam
+	// Buffers of cells that the stage keeps.
+	Buffers []StageBuffer
 	// Seed is the gradient of the loss of a micro-batch: 1, or 1/M under `mean`; Item -1 without training.
 	Seed Ref
 	// Inputs is, per program and input, where the stage keeps it (one slot per micro-batch); Item -1 if it has no use for it.

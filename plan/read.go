@@ -80,7 +80,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	if err := r.hashes(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{r.header, r.module, r.stages, r.programs, r.messages, r.shared, r.actions, r.frames, r.check} {
+	for _, step := range []func() error{r.header, r.module, r.stages, r.states, r.programs, r.messages, r.shared, r.actions, r.frames, r.check} {
 		if err := step(); err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ func (r *reader) programs() error {
 		if d.Infer && (d.Train || i > 0 || d.Rest >= 0) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
-		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset}
+		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset, Feedback: d.Feedback}
 		if q.Degree != 1 && q.Degree != r.p.Degree || d.MicroBatches < 1 || d.Batch%(d.MicroBatches*q.Degree) != 0 {
 			return fmt.Errorf("%s: the %d rows of program %s cannot be shared out", planFile, d.Batch, d.Name)
 		}
@@ -61,6 +61,9 @@ func (r *reader) programs() error {
 		if values != len(q.Outputs) || values == 0 {
 			return fmt.Errorf("%s: the outputs of %s do not fit its results", planFile, d.Name)
 		}
+		if !fitsFeedback(q) {
+			return fmt.Errorf("%s: the feedback of %s does not fit its inputs and results", planFile, d.Name)
+		}
 		for c, cd := range d.Chunks {
 			if cd.Stage < 0 || cd.Stage >= r.doc.Stages || len(cd.Phases) != 3 {
 				return fmt.Errorf("%s: chunk %d of %s is malformed", planFile, c, d.Name)
@@ -71,6 +74,9 @@ func (r *reader) programs() error {
 				if chunk.Phases[k], err = r.phase(cd.Stage, ph); err != nil {
 					return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
 				}
+			}
+			if err := r.stores(chunk, cd.Stores); err != nil {
+				return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
 			}
 			q.Chunks = append(q.Chunks, chunk)
 		}
@@ -95,6 +101,19 @@ func (r *reader) programs() error {
 		}
 	}
 	return nil
+}
+
+// fitsFeedback reports whether a program can feed a result back: its only input and the result have a token for each row.
+func fitsFeedback(q *Program) bool {
+	fb := q.Feedback
+	if fb == nil {
+		return true
+	}
+	if !q.Infer || len(q.Inputs) != 1 || fb.Input != 0 || fb.Output < 0 || fb.Output >= len(q.Outputs) || fb.Limit < 0 || fb.Passes < 0 || q.Dataset != nil {
+		return false
+	}
+	in, out := q.Inputs[0], q.Outputs[fb.Output].Type
+	return !in.Whole && in.Type.DType == ir.I32 && in.Type.Rank() == 1 && out.DType == ir.I32 && out.Rank() == 1
 }
 
 // fitsOutput reports whether a result of a program may have that type.
@@ -165,13 +184,13 @@ func (r *reader) messages() error {
 		}
 		q := r.p.Programs[n[0]]
 		if n[1] == len(q.Messages) {
-			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Result: row[4] == "R", Window: n[4]})
+			q.Messages = append(q.Messages, &Message{ID: n[1], From: n[2], To: n[3], Backward: row[4] == "B", Result: row[4] == "R", Token: row[4] == "T", Window: n[4]})
 		}
 		if n[1] < 0 || n[1] != len(q.Messages)-1 {
 			return fmt.Errorf("%s: message %d is out of order", boundariesFile, n[1])
 		}
 		m := q.Messages[n[1]]
-		if m.From != n[2] || m.To != n[3] || m.Backward != (row[4] == "B") || m.Result != (row[4] == "R") || m.Window != n[4] || n[2] < 0 || n[3] < 0 || n[2] >= len(q.Chunks) || n[3] >= len(q.Chunks) || m.Window < 1 {
+		if m.From != n[2] || m.To != n[3] || m.Backward != (row[4] == "B") || m.Result != (row[4] == "R") || m.Token != (row[4] == "T") || m.Window != n[4] || n[2] < 0 || n[3] < 0 || n[2] >= len(q.Chunks) || n[3] >= len(q.Chunks) || m.Window < 1 {
 			return fmt.Errorf("%s: message %d is malformed", boundariesFile, n[1])
 		}
 		t, err := ir.ParseType(row[7])
@@ -181,7 +200,7 @@ func (r *reader) messages() error {
 			return fmt.Errorf("%s: boundary %s is malformed", boundariesFile, row[6])
 		}
 		sender, receiver := q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
-		if m.Result && (!q.Infer || m.Window != q.MicroBatches) {
+		if (m.Result || m.Token) && (!q.Infer || m.Window != q.MicroBatches) || m.Token && q.Feedback == nil {
 			return fmt.Errorf("%s: result %s is malformed", boundariesFile, row[6])
 		}
 		if !r.holds(sender, from, t) || !r.holds(receiver, to, t) || m.Window > r.p.Stages[sender].Areas[from.Area].Slots {

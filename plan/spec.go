@@ -19,6 +19,12 @@ type Spec struct {
 	// read with ReadParam. Its results are those of Results, in order: in a train block the loss (f32[]) comes first.
 	Entry   *ir.Func
 	Results []Result
+	// Buffers are what Entry takes behind the inputs, as they are before the micro-batch. The first Written of them it
+	// returns behind the results, as they are after it.
+	Buffers []*Buffer
+	Written int
+	// Feedback, of an infer block, makes its input a result of the pass before.
+	Feedback *Feedback
 
 	Inputs        []Input
 	MicroBatches  int

@@ -31,6 +31,7 @@ const (
 	parametersFile = "parameters.csv"
 	boundariesFile = "boundaries.csv"
 	sharedFile     = "shared.csv"
+	statesFile     = "states.csv"
 	buffersFile    = "buffers.csv"
 	framesFile     = "frames.csv"
 	optimizerFile  = "optimizer.ir"
@@ -89,6 +90,7 @@ type (
 		Results      []Result   `yaml:"results"`
 		Outputs      []string   `yaml:"outputs,flow"` // stage type ref fold
 		Dataset      *Dataset   `yaml:"dataset,omitempty"`
+		Feedback     *Feedback  `yaml:"feedback,omitempty"`
 		Chunks       []chunkDoc `yaml:"chunks"`
 	}
 	inputDoc struct {
@@ -101,6 +103,7 @@ type (
 		Cells  []string   `yaml:"cells,flow"`
 		Flops  float64    `yaml:"flops"`
 		Phases []phaseDoc `yaml:"phases"`
+		Stores string     `yaml:"stores,omitempty"` // from and to, alternating
 	}
 	phaseDoc struct {
 		Func    string `yaml:"func"` // "" for a pass without operations
@@ -143,6 +146,7 @@ func Files(p *Plan, extra []File) ([]File, error) {
 		{parametersFile, func() []byte { return parameterTable(p) }},
 		{boundariesFile, func() []byte { return boundaryTable(p) }},
 		{sharedFile, func() []byte { return sharedTable(p) }},
+		{statesFile, func() []byte { return stateTable(p) }},
 		{buffersFile, func() []byte { return bufferTable(p) }},
 		{framesFile, func() []byte { return frameTable(p) }},
 		{scheduleFile, func() []byte { return scheduleTable(p) }},
@@ -264,7 +268,7 @@ func document(p *Plan) *planDoc {
 		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}
 	}
 	for _, q := range p.Programs {
-		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, Degree: q.Degree, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset}
+		x := programDoc{Name: q.Name, Train: q.Train, Infer: q.Infer, Batch: q.Batch, Degree: q.Degree, MicroBatches: q.MicroBatches, Rest: q.Rest, Results: q.Results, Dataset: q.Dataset, Feedback: q.Feedback}
 		for _, in := range q.Inputs {
 			x.Inputs = append(x.Inputs, inputDoc{in.Name, in.Type.String(), in.Whole})
 		}
@@ -280,6 +284,11 @@ func document(p *Plan) *planDoc {
 				}
 				y.Phases = append(y.Phases, z)
 			}
+			var stores []Ref
+			for _, s := range c.Stores {
+				stores = append(stores, s.From, s.To)
+			}
+			y.Stores = refs(stores)
 			x.Chunks = append(x.Chunks, y)
 		}
 		d.Programs = append(d.Programs, x)
@@ -339,6 +348,7 @@ func (t *table) bytes() []byte {
 
 var (
 	sharedHead     = []string{"program", "message", "from_stage", "to_stage", "carries", "name", "type", "from", "to"}
+	statesHead     = []string{"stage", "name", "type", "first", "place"}
 	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states", "shared_out"}
 	boundariesHead = []string{"program", "message", "from_chunk", "to_chunk", "direction", "window", "name", "type", "from", "to"}
 	buffersHead    = []string{"stage", "area", "item", "name", "type", "form", "offsets"}
@@ -370,6 +380,17 @@ func parameterTable(p *Plan) []byte {
 	return t.bytes()
 }
 
+// stateTable lists the buffers of cells.
+func stateTable(p *Plan) []byte {
+	t := newTable(statesHead...)
+	for s, st := range p.Stages {
+		for _, b := range st.Buffers {
+			t.row(s, b.Name, b.Type.String(), strconv.FormatFloat(b.First, 'g', -1, 64), b.Ref.String())
+		}
+	}
+	return t.bytes()
+}
+
 func sharedTable(p *Plan) []byte {
 	t := newTable(sharedHead...)
 	for i, q := range p.Programs {
@@ -396,6 +417,8 @@ func boundaryTable(p *Plan) []byte {
 				direction = "B"
 			case m.Result:
 				direction = "R"
+			case m.Token:
+				direction = "T"
 			}
 			for _, x := range m.Tensors {
 				t.row(i, m.ID, m.From, m.To, direction, m.Window, x.Name, x.Type.String(), x.From.String(), x.To.String())

@@ -57,6 +57,7 @@ type rankAction struct {
 	plan.Action
 	transfer
 	buffers [][]byte
+	stores  []store    // of a forward action: new values of buffers
 	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
 }
 
@@ -121,6 +122,9 @@ func (r *rank) prepare() {
 				x.wants, wants = wants, nil
 			case a.Kind == plan.Forward || a.Kind == plan.InputGrad:
 				x.wants, wants = wants, nil
+				if a.Kind == plan.Forward {
+					x.stores = r.stores(q.Chunks[a.Chunk], func(ref plan.Ref) int { return slot(ref, a.Micro) })
+				}
 				for _, m := range q.Messages {
 					if m.From == a.Chunk && m.Backward == (a.Kind == plan.InputGrad) && a.Micro >= m.Window {
 						x.wants = append(x.wants, sent[[2]int{m.ID, a.Micro - m.Window}])
@@ -274,7 +278,7 @@ func (r *rank) action(p *rankProgram, a *rankAction) error {
 			}
 		}
 		if a.Kind == plan.Forward {
-			return r.dev.Run(p.index, a.Chunk, ir.ForwardPass, a.Micro, a.Micro+1)
+			return r.forward(p, a)
 		}
 		if err := r.dev.Run(p.index, a.Chunk, ir.InputPass, a.Micro, a.Micro+1); err != nil {
 			return err
@@ -321,6 +325,17 @@ func (r *rank) waitsForRank(stage, replica int) {
 	} else {
 		r.waitsFor.Store(int64(stage*r.plan.Degree+replica) + 1)
 	}
+}
+
+// forward runs a forward pass and keeps the new values of buffers.
+func (r *rank) forward(p *rankProgram, a *rankAction) error {
+	if err := r.dev.Run(p.index, a.Chunk, ir.ForwardPass, a.Micro, a.Micro+1); err != nil {
+		return err
+	}
+	for _, s := range a.stores {
+		copy(s.to, s.from)
+	}
+	return nil
 }
 
 // flush runs all pending weight passes.

@@ -34,6 +34,9 @@ type Options struct {
 	Initial map[string][]float32
 	// Inputs are those of an infer block, an array per input with all rows, instead of its dataset.
 	Inputs []data.Array
+	// Tokens is how many new tokens each request of a generating block gets: a number for each row of the prompts, or one for
+	// all. Its prompts are the only array of Inputs, i32[requests, length], filled up with -1.
+	Tokens []int
 	// DataPath replaces the path of every source. Getenv reads the environment that a source may name.
 	DataPath string
 	Getenv   func(string) string
@@ -92,6 +95,9 @@ type Result struct {
 	// Of an infer block: the number of rows, and by rank and result what the rank has.
 	Rows    int
 	Outputs [][]Output
+	// Of a generating block: the number of rounds. Its outputs have a row for each request and, on axis 1, a place for each new
+	// token; places that a request with fewer tokens does not use hold -1, or NaN. Rows is the number of requests.
+	Rounds int
 }
 
 // RankResult is what one rank reports.
@@ -120,9 +126,10 @@ type runner struct {
 	dead     atomic.Bool
 	reports  []chan report // by stage
 	result   Result
-	inputs   [][]byte // of an inference on arrays: all rows of every input
-	rows     int      // of an inference
-	session  bool     // results are handed out by the stage that computes them
+	inputs   [][]byte  // of an inference on arrays: all rows of every input
+	rows     int       // of an inference
+	requests *requests // of a generating block
+	session  bool      // results are handed out by the stage that computes them
 }
 
 // Run trains (and then evaluates), or runs an infer block over its rows, as the plan says.
@@ -137,7 +144,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	}
 	if p.Programs[0].Infer {
 		start := time.Now()
-		if err := r.infer(ctx); err != nil {
+		run := r.infer
+		if r.requests != nil {
+			run = r.generate
+		}
+		if err := run(ctx); err != nil {
 			return nil, err
 		}
 		r.result.Seconds = time.Since(start).Seconds()
@@ -170,6 +181,15 @@ func (r *runner) openData() error {
 		if i > 0 && r.plan.Programs[i-1].Rest == i {
 			r.datasets[i] = r.datasets[i-1]
 			continue
+		}
+		if q.Feedback != nil && r.opt.Inputs != nil {
+			if err := r.openPrompts(q); err != nil {
+				return err
+			}
+			continue
+		}
+		if q.Feedback == nil && r.opt.Tokens != nil {
+			return diag.List{diag.Errorf(diag.BadSetting, diag.Range{}, "block %s has no `feedback`: it makes no tokens", q.Name)}
 		}
 		if q.Infer && r.opt.Inputs != nil {
 			var err error
@@ -209,7 +229,7 @@ func (r *runner) openData() error {
 	}
 	q := r.plan.Programs[0]
 	if q.Infer {
-		if r.inputs == nil {
+		if r.inputs == nil && r.requests == nil {
 			r.rows = r.datasets[0].Rows()
 		}
 		return nil
@@ -318,6 +338,11 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.dev = dev
 		k.prepare()
 		st := r.plan.Stages[s]
+		for _, b := range st.Buffers {
+			for slot := range st.Areas[b.Ref.Area].Slots {
+				fill(dev.Buffer(b.Ref, slot), b.Type.DType, b.First)
+			}
+		}
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
 			if reduction == "mean" {

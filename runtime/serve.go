@@ -59,6 +59,9 @@ func Serve(ctx context.Context, p *plan.Plan, opt Options, queue int) (*Session,
 	if !q.Infer {
 		return nil, fmt.Errorf("%s is no infer block: it cannot be served", q.Name)
 	}
+	if q.Feedback != nil {
+		return nil, fmt.Errorf("%s generates: its requests make many passes, which a session does not have; use Run", q.Name)
+	}
 	if queue < 0 {
 		return nil, fmt.Errorf("a queue cannot hold %d requests", queue)
 	}

@@ -17,7 +17,12 @@ func inferFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
 		&cli.StringSliceFlag{Name: "output", Usage: "npy file, or name=file for one of several results, of an infer block"},
+		tokensFlag(),
 	}
+}
+
+func tokensFlag() cli.Flag {
+	return &cli.IntFlag{Name: "tokens", Usage: "new tokens for each prompt of an infer block with feedback", HideDefault: true}
 }
 
 // trainOnly are the flags of run that mean nothing to an infer block.
@@ -26,13 +31,14 @@ var trainOnly = []string{"steps", "epochs", "reduction", "save", "log", "log-nor
 // inference holds what -input and -output say about a program.
 type inference struct {
 	inputs []data.Array
+	tokens []int    // of a block with feedback
 	files  []string // by result; "" where it is not stored
 }
 
 // inference reads the inputs and settles the files of the results. It is nil if the program is no infer block.
 func (a *app) inference(c *cli.Command, q *plan.Program) (*inference, error) {
 	if !q.Infer {
-		for _, n := range []string{"input", "output"} {
+		for _, n := range []string{"input", "output", "tokens"} {
 			if c.IsSet(n) {
 				return nil, usagef("-%s belongs to an infer block; `%s` is none", n, q.Name)
 			}
@@ -52,11 +58,28 @@ func (a *app) inference(c *cli.Command, q *plan.Program) (*inference, error) {
 		results = append(results, r.Name)
 	}
 	out := &inference{}
+	values := c.StringSlice("output")
+	switch n := c.Int("tokens"); {
+	case q.Feedback == nil && c.IsSet("tokens"):
+		return nil, usagef("-tokens belongs to an infer block with `feedback`; `%s` has none", q.Name)
+	case q.Feedback == nil:
+	case !c.IsSet("tokens"):
+		return nil, usagef("-tokens is needed: the block `%s` makes new tokens for each prompt", q.Name)
+	case n < 1:
+		return nil, usagef("-tokens is %d; it must be at least 1", n)
+	default:
+		out.tokens = []int{n}
+		for i, v := range values { // a file alone is for the new tokens
+			if !nameOfFile.MatchString(v) {
+				values[i] = q.Results[q.Feedback.Output].Name + "=" + v
+			}
+		}
+	}
 	files, err := named("input", inputs, c.StringSlice("input"))
 	if err != nil {
 		return nil, err
 	}
-	if out.files, err = named("output", results, c.StringSlice("output")); err != nil {
+	if out.files, err = named("output", results, values); err != nil {
 		return nil, err
 	}
 	seen := map[string]string{}
@@ -155,10 +178,17 @@ func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
 		}
 		ranks = append(ranks, x)
 	}
+	count := fmt.Sprintf("%d rows in %d batches", r.Rows, r.Rows/q.Batch)
+	if q.Feedback != nil {
+		if a.json {
+			return a.printJSON(map[string]any{"requests": r.Rows, "tokens": r.Rows * in.tokens[0], "rounds": r.Rounds, "seconds": number(r.Seconds), "ranks": ranks})
+		}
+		count = fmt.Sprintf("%d requests, %d new tokens in %d rounds", r.Rows, r.Rows*in.tokens[0], r.Rounds)
+	}
 	if a.json {
 		return a.printJSON(map[string]any{"rows": r.Rows, "batches": r.Rows / q.Batch, "seconds": number(r.Seconds), "ranks": ranks})
 	}
-	fmt.Fprintf(a.out, "%d rows in %d batches\n", r.Rows, r.Rows/q.Batch)
+	fmt.Fprintln(a.out, count)
 	for k := range q.Results {
 		o := r.Outputs[q.Outputs[k].Stage][k]
 		var have []string

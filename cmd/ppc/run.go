@@ -170,7 +170,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		stepLog = bufio.NewWriter(w)
 	}
 	if in != nil {
-		o.Inputs = in.inputs
+		o.Inputs, o.Tokens = in.inputs, in.tokens
 	}
 	o.Notice = func(s string) { fmt.Fprintln(a.err, "note:", s) }
 	var logErr error
@@ -205,6 +205,13 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		if err := data.WriteNPZ(f, arrays); err != nil {
 			return cannotWrite(f, err)
 		}
+		if names := buffers(p); len(names) > 0 {
+			what := "the buffer " + names[0] + " is"
+			if len(names) > 1 {
+				what = "the buffers " + strings.Join(names, ", ") + " are"
+			}
+			o.Notice(fmt.Sprintf("%s has the parameters; %s not stored", f, what))
+		}
 	}
 	if err := logs.close(); err != nil {
 		return cannotWrite(logs.dir, err)
@@ -213,6 +220,16 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		return a.inferred(p, in, r)
 	}
 	return a.report(r, logs)
+}
+
+// buffers names the buffers of all cells.
+func buffers(p *plan.Plan) (names []string) {
+	for _, st := range p.Stages {
+		for _, b := range st.Buffers {
+			names = append(names, "`"+b.Name+"`")
+		}
+	}
+	return names
 }
 
 // report prints what a run gave.

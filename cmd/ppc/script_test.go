@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -159,8 +160,8 @@ func npz(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(data.WriteNPZ(ts.MkAbs(args[0]), arrays))
 }
 
-// npy writes an array of small numbers, npy FILE i32 4,8, or holds that a file is one of that type and shape and not zero:
-// ! npy FILE f32 4,8.
+// npy writes an array of small numbers, npy FILE i32 4,8, or of those that are given behind it, npy FILE i32 2 7,-1. It
+// holds that a file is one of that type and shape and not zero: ! npy FILE f32 4,8.
 func npy(ts *testscript.TestScript, check bool, args []string) {
 	want := data.Array{DType: map[string]data.DType{"f32": data.F32, "i32": data.I32, "i64": data.I64}[args[1]]}
 	n := want.DType.Size()
@@ -175,6 +176,14 @@ func npy(ts *testscript.TestScript, check bool, args []string) {
 		want.Data = make([]byte, n)
 		for i := 0; i < n; i += want.DType.Size() {
 			want.Data[i] = byte(i / want.DType.Size() % 8)
+		}
+		if len(args) > 3 {
+			want.Data = want.Data[:0]
+			for s := range strings.SplitSeq(args[3], ",") {
+				k, err := strconv.Atoi(s)
+				ts.Check(err)
+				want.Data = binary.LittleEndian.AppendUint32(want.Data, uint32(k))
+			}
 		}
 		ts.Check(data.WriteNPY(file, want))
 		return

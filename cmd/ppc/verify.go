@@ -25,6 +25,7 @@ func (a *app) verifyCommand() *cli.Command {
 			&cli.IntFlag{Name: "steps", Usage: "steps to compare", Value: 10},
 			&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device"},
 			&cli.StringSliceFlag{Name: "input", Usage: "npy file, or name=file for one of several inputs, of an infer block"},
+			tokensFlag(),
 			&cli.BoolFlag{Name: "sweep", Usage: "compare over stages (without marks), chunks (of a list of cells), schedules, micro-batches and lags"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -189,7 +190,7 @@ func (a *app) reference(ctx context.Context, c *cli.Command, o ppc.Options) (*ve
 		Log: func(int) io.Writer { return io.Discard }, // numbers are compared, what is printed is not shown
 	}
 	if in != nil {
-		ro.Inputs = in.inputs
+		ro.Inputs, ro.Tokens = in.inputs, in.tokens
 	}
 	if ro.Device.Path, err = cpuPath(c); err != nil {
 		return nil, err

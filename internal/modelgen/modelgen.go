@@ -82,7 +82,7 @@ func Draw(src Source) Model {
 
 // DrawDecoder draws from all operations and optimizers.
 func DrawDecoder(src Source) Model {
-	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 12, stages: 6})
+	return draw(&drawer{src: src, activations: append(append([]string{}, activations...), decoderActivations...), optimizers: decoderOptimizers, kinds: 13, stages: 6})
 }
 
 func draw(d *drawer) Model {
@@ -324,6 +324,9 @@ func (d *drawer) add() {
 		d.weights = append(d.weights, weight{name, width, rows})
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Embedding(%d, %d)\n    construct(x, ids) { y = fc(ids); return %s + mean(x, axes = [1], keepdims = true) }\n}\n", cell, rows, width, fmt.Sprintf(act, "y"))
 		d.put(name, cell, out, width, a.name+", "+ids)
+	case 13: // buffers: what the micro-batch before left, and what this one leaves
+		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    buffer m: f32[%d] = constant(0.5)\n    buffer n: i32[1] = zeros()\n    construct(x) {\n        y = fc(x)\n        z = (%s) * m\n        m = 0.75 * m + 0.5 * mean(y, axes = [0])\n        n = n + 1\n        return z + m / cast(n, f32)\n    }\n}\n", cell, a.width, width, width, fmt.Sprintf(act, "y"))
+		d.put(name, cell, out, width, a.name)
 	case 6: // skip edge: an old value joins
 		old := d.values[d.src.Int(key("old"), 0, len(d.values)-1)]
 		fmt.Fprintf(&d.cells, "cell %s {\n    fc = Dense(%d, %d)\n    construct(a, b) { return fc(concat([a, b], axis = 1)) }\n}\n", cell, a.width+old.width, width)

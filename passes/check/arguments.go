@@ -39,7 +39,7 @@ func arguments(p *plan.Plan, q *plan.Program) error {
 			for pass, ph := range c.Phases {
 				for _, r := range ph.Args {
 					a := &st.Areas[r.Area]
-					if a.Lifetime == plan.Static || a.Class == plan.InputsOf {
+					if a.Lifetime == plan.Static || a.Class == plan.InputsOf || a.Class == plan.States && a.Lifetime == plan.PerMicro {
 						continue
 					}
 					id := 3*c.ID + pass

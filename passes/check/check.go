@@ -20,7 +20,7 @@ import (
 // Run checks the whole plan. An error is a fault of the compiler or of an imported schedule.
 func Run(p *plan.Plan) error {
 	for i, q := range p.Programs {
-		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, arguments, shared, results, gradients, slots, deadlock} {
+		for _, f := range []func(*plan.Plan, *plan.Program) error{passes, updates, messages, arguments, shared, results, tokens, states, gradients, slots, deadlock} {
 			if err := f(p, q); err != nil {
 				return fmt.Errorf("program %s: %w", p.Programs[i].Name, err)
 			}
@@ -125,7 +125,8 @@ func messages(p *plan.Plan, q *plan.Program) error {
 			tag := fmt.Sprintf("message %d, micro-batch %d", m.ID, a.Micro)
 			back := a.Kind == plan.SendBackward || a.Kind == plan.RecvBackward
 			result := a.Kind == plan.SendResult || a.Kind == plan.RecvResult
-			if back != m.Backward || result != m.Result {
+			token := a.Kind == plan.SendToken || a.Kind == plan.RecvToken
+			if back != m.Backward || result != m.Result || token != m.Token {
 				return fmt.Errorf("stage %d: %s of %s, which is of another kind", s, a.Kind, tag)
 			}
 			var next *int
@@ -415,15 +416,21 @@ func lifetime(l plan.Lifetime) (first [plan.Norm + 1]bool, last plan.ActionKind)
 // One rank per stage is enough: the r-th ranks of all stages exchange messages among each other only, by the same list, and
 // meet the others of their stage in collectives at the same places of it, so an order of actions without waiting for later ones
 // serves all of them at once.
+//
+// A program that generates repeats its actions in rounds, and a token that is sent in one round is received in the next. A
+// transfer belongs to the round in which it is received. Then every edge goes from a round to the same or the next one, never
+// back, so a cycle lies within one round; all rounds but the first are alike, and the first lacks only what would come from
+// the one before. Two rounds show therefore what any number would. Micro-batches without requests leave actions out:
+// that takes nodes away and puts no edge between others that a path did not join before.
 func deadlock(p *plan.Plan, q *plan.Program) error {
-	g := &graph{names: nil, transfer: map[[2]int]int{}}
+	g := &graph{names: nil, transfer: map[[3]int]int{}}
 	node := func(name string) int {
 		g.names = append(g.names, name)
 		g.edges = append(g.edges, nil)
 		return len(g.names) - 1
 	}
-	transfer := func(message, micro int) int {
-		k := [2]int{message, micro}
+	transfer := func(message, micro, round int) int {
+		k := [3]int{message, micro, round}
 		n, ok := g.transfer[k]
 		if !ok {
 			if message < 0 {
@@ -437,18 +444,32 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 		}
 		return n
 	}
+	rounds := 1
+	if q.Feedback != nil {
+		rounds = 2
+	}
 	last := map[int]int{} // message -> last transfer
 	norm := -1            // all stages meet there
-	for s, list := range q.Actions {
+	for s, actions := range q.Actions {
 		compute := -1
 		var wants []int
-		for _, a := range list {
+		for at := range rounds * len(actions) {
+			a, round := actions[at%len(actions)], at/len(actions)
 			if !a.Kind.IsCompute() {
 				id := a.Message
 				if a.Kind.IsShared() {
 					id = -1 - id
 				}
-				t := transfer(id, a.Micro)
+				if a.Kind == plan.RecvToken && round == 0 {
+					continue // new requests start
+				}
+				of := round
+				if a.Kind == plan.SendToken {
+					if of++; of == rounds {
+						continue
+					}
+				}
+				t := transfer(id, a.Micro, of)
 				if compute >= 0 {
 					g.edge(compute, t)
 				}
@@ -477,8 +498,16 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 			}
 			wants = wants[:0]
 			for _, m := range q.Messages {
-				if m.From == a.Chunk && (a.Kind == plan.Forward && !m.Backward || a.Kind == plan.InputGrad && m.Backward) && a.Micro >= m.Window {
-					g.edge(transfer(m.ID, a.Micro-m.Window), n)
+				if m.From != a.Chunk || !(a.Kind == plan.Forward && !m.Backward || a.Kind == plan.InputGrad && m.Backward) {
+					continue
+				}
+				switch {
+				case a.Micro >= m.Window:
+					g.edge(transfer(m.ID, a.Micro-m.Window, round), n)
+				case round > 0 && m.Token:
+					g.edge(transfer(m.ID, a.Micro, round), n)
+				case round > 0: // the last one of the round before that used the same slot
+					g.edge(transfer(m.ID, a.Micro+(q.MicroBatches-1-a.Micro)/m.Window*m.Window, round-1), n)
 				}
 			}
 			compute = n
@@ -493,7 +522,7 @@ func deadlock(p *plan.Plan, q *plan.Program) error {
 type graph struct {
 	names    []string
 	edges    [][]int // from what must come first
-	transfer map[[2]int]int
+	transfer map[[3]int]int
 }
 
 func (g *graph) edge(from, to int) { g.edges[from] = append(g.edges[from], to) }

@@ -18,9 +18,10 @@ import (
 type Program struct {
 	*plan.Program
 	Func      *ir.Func // coloured joint graph
-	Inputs    int      // arguments of Func that are inputs; then, in training, the seed and the accumulators
+	Inputs    int      // arguments of Func that are inputs; then buffers and, in training, the seed and the accumulators
+	State     *partition.State
 	Reads     []*ir.Param
-	Results   int // results of Func that are program results
+	Results   int // results of Func that are program results; then new values of buffers
 	Folds     []plan.Fold
 	Parts     []*partition.Part
 	Crossings []partition.Crossing
@@ -114,6 +115,9 @@ func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param
 	}
 }
 
+// seed is the number of the argument that is the gradient of the loss; the accumulators are behind it.
+func (q *Program) seed() int { return q.Inputs + len(q.State.Buffers) }
+
 // sameStage reports whether a crossing goes from one chunk to another of the same stage.
 func (q *Program) sameStage(x partition.Crossing) bool {
 	return q.Chunks[x.From].Stage == q.Chunks[x.To].Stage
@@ -124,8 +128,8 @@ func (q *Program) ReadStages() []int {
 	stages := make([]int, len(q.Reads))
 	for _, op := range q.Func.Ops {
 		for _, a := range op.Args {
-			if v := q.Func.Value(a); v.Op == nil && v.Param == nil && v.Index > q.Inputs {
-				stages[v.Index-q.Inputs-1] = q.Chunks[op.Chunk].Stage
+			if v := q.Func.Value(a); v.Op == nil && v.Param == nil && v.Index > q.seed() {
+				stages[v.Index-q.seed()-1] = q.Chunks[op.Chunk].Stage
 			}
 		}
 	}
@@ -148,7 +152,7 @@ func (b *builder) accumulators(q *Program) {
 	}
 	for i, s := range q.ReadStages() {
 		k := key{s, q.Reads[i]}
-		b.accs[q.Func.Args[q.Inputs+1+i]] = at[k].Accumulators[used[k]]
+		b.accs[q.Func.Args[q.seed()+1+i]] = at[k].Accumulators[used[k]]
 		used[k]++
 	}
 }
@@ -162,7 +166,7 @@ func (b *builder) program(index int, q *Program) {
 			st.Inputs[index][i] = plan.Ref{Area: -1, Item: -1}
 		}
 		if q.Train {
-			st.Seed = b.item(s, static(plan.InputsOf), plan.Item{Name: "seed", Type: q.Func.TypeOf(q.Func.Args[q.Inputs])})
+			st.Seed = b.item(s, static(plan.InputsOf), plan.Item{Name: "seed", Type: q.Func.TypeOf(q.Func.Args[q.seed()])})
 		}
 	}
 	q.Outputs = make([]plan.Output, q.Results)
@@ -214,6 +218,10 @@ func (b *builder) program(index int, q *Program) {
 		}
 		q.Outputs[i] = plan.Output{Stage: q.Chunks[c].Stage, Type: q.Func.TypeOf(v), Ref: of(c, v), Fold: q.Folds[i]}
 	}
+	for i, v := range q.Func.Results[q.Results : q.Results+q.State.Written] {
+		c := q.Chunks[q.Func.Value(v).Op.Chunk]
+		c.Stores = append(c.Stores, plan.Store{From: of(c.ID, v), To: b.buffer(c.Stage, index, q.State.Buffers[i])})
+	}
 	messages := map[[3]int]*plan.Message{}
 	for _, x := range q.Crossings {
 		if q.sameStage(x) {
@@ -231,6 +239,23 @@ func (b *builder) program(index int, q *Program) {
 			Name: valueName(q.Func, x.Value), Type: q.Func.TypeOf(x.Value), From: of(x.From, x.Value), To: of(x.To, x.Value),
 		})
 	}
+}
+
+// buffer gives the place of a buffer of cells on its stage.
+func (b *builder) buffer(stage, program int, of *plan.Buffer) plan.Ref {
+	st := b.plan.Stages[stage]
+	for _, x := range st.Buffers {
+		if x.Buffer == of {
+			return x.Ref
+		}
+	}
+	k := static(plan.States)
+	if b.plan.Programs[program].Feedback != nil {
+		k = areaKey{program, -1, plan.PerMicro, plan.States} // the requests of each micro-batch have their own
+	}
+	ref := b.item(stage, k, plan.Item{Name: of.Name, Type: of.Type})
+	st.Buffers = append(st.Buffers, plan.StageBuffer{Buffer: of, Ref: ref})
+	return ref
 }
 
 // valueName names a boundary for people: what makes it.
@@ -259,7 +284,7 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 	f, c, stage := q.Func, part.Chunk, q.Chunks[part.Chunk].Stage
 	refs := map[ir.ValueID]plan.Ref{}
 	last := map[ir.ValueID]ir.Pass{}
-	received, sent, output := map[ir.ValueID]bool{}, map[ir.ValueID]bool{}, map[ir.ValueID]bool{}
+	received, sent, output, stored := map[ir.ValueID]bool{}, map[ir.ValueID]bool{}, map[ir.ValueID]bool{}, map[ir.ValueID]bool{}
 	for pass, args := range part.Args {
 		for _, v := range args {
 			last[part.Local[v]] = ir.Pass(pass)
@@ -285,6 +310,11 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			}
 		}
 	}
+	for _, v := range f.Results[q.Results : q.Results+q.State.Written] {
+		if root, ok := part.Local[v]; ok {
+			stored[root] = true
+		}
+	}
 	put := func(v ir.ValueID) {
 		root := part.Local[v]
 		if _, done := refs[root]; done || borrowed[root] {
@@ -302,7 +332,10 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			}
 			refs[root] = b.plan.Stages[stage].Inputs[index][rec.Index]
 			return
-		case rec.Op == nil && rec.Index == q.Inputs:
+		case rec.Op == nil && rec.Index < q.seed():
+			refs[root] = b.buffer(stage, index, q.State.Buffers[rec.Index-q.Inputs])
+			return
+		case rec.Op == nil && rec.Index == q.seed():
 			refs[root] = b.plan.Stages[stage].Seed
 			return
 		case rec.Op == nil:
@@ -316,7 +349,7 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			if sent[root] {
 				k.lifetime = plan.PerMicro
 			}
-		case received[root] && sent[root]:
+		case received[root] && (sent[root] || stored[root]):
 			// A view of what came in goes out again: the next receive must not overwrite it before it has left.
 			k.lifetime, k.class = plan.PerMicro, plan.Boundary
 		case rec.Op.Pass == ir.ForwardPass:
@@ -328,8 +361,11 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 				k.lifetime = plan.SavedForI
 			default:
 				k.class = plan.Boundary
-				if received[root] {
+				switch {
+				case received[root]:
 					k.lifetime = plan.RecvToF
+				case stored[root] && !sent[root]:
+					k.lifetime, k.class = plan.Stored, plan.States
 				}
 			}
 		default:

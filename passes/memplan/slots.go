@@ -28,6 +28,8 @@ func Slots(p *plan.Plan, windows [][]int) {
 			switch a.Lifetime {
 			case plan.PerMicro:
 				a.Slots = q.MicroBatches
+			case plan.Stored:
+				a.Slots = 1
 			case plan.Lent:
 				a.Slots = lent(q, s, i, p.WLag)
 			case plan.FToSend, plan.IToSend:

@@ -14,7 +14,7 @@ import (
 // stage costs, then the earliest cut. The result is exact. The unit is an operation or call of the network's own body;
 // the most expensive call is opened while there are fewer units than stages. pos is where the number of stages was set.
 // The placement says where the cells went, for other programs with the same network.
-func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Placement, diag.List) {
+func Auto(f *ir.Func, s *State, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Placement, diag.List) {
 	c := &coster{costs: costs, funcs: map[*ir.Func]float64{}}
 	network := map[ir.OpID]bool{}
 	for _, op := range f.Ops {
@@ -27,15 +27,17 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 	}
 	var units []unit
 	for {
-		units = weigh(f, c)
+		units = s.glue(f, weigh(f, s, c))
 		if len(units) >= stages {
 			break
 		}
 		var call *ir.Op
 		most := 0.0
 		for _, u := range units {
-			if u.op.Callee != nil && (call == nil || u.cost > most) {
-				call, most = u.op, u.cost
+			for _, op := range u.ops {
+				if op.Callee != nil && (call == nil || u.cost > most) {
+					call, most = op, u.cost
+				}
 			}
 		}
 		if call == nil {
@@ -45,37 +47,41 @@ func Auto(f *ir.Func, stages int, costs *plan.Costs, pos ir.Pos) (*ir.Func, Plac
 		f = open(f, map[ir.OpID]bool{call.ID: true})
 	}
 	chunk := make([]int, f.NumOps())
-	constant := f.Constants()
+	constant := f.Constants(s.stores(f)...)
 	for _, op := range f.Ops {
 		if len(op.Results) > 0 && constant[op.Results[0]] {
 			chunk[op.ID] = cloned
 		}
 	}
 	start := 0
-	for s, end := range cutChain(f, units, stages) {
+	for stage, end := range cutChain(f, units, stages) {
 		for _, u := range units[start:end] {
-			chunk[u.op.ID] = s
+			for _, op := range u.ops {
+				chunk[op.ID] = stage
+			}
 		}
 		start = end
 	}
 	placement := Placement{}
 	keys := keysOf(f)
 	for _, u := range units {
-		if k := keys[u.op.ID]; k != "" {
-			placement[k] = chunk[u.op.ID]
+		for _, op := range u.ops {
+			if k := keys[op.ID]; k != "" {
+				placement[k] = chunk[op.ID]
+			}
 		}
 	}
 	return recolour(f, chunk), placement, nil
 }
 
-// Placement maps operations and calls of the network to stages, by path and place in their scope.
+// Placement maps operations and calls of the network to stages, by path and place in the text.
 type Placement map[string]int
 
-// keysOf names the forward operations inside the network: the path of their scope and their number there. The same
-// network gives the same keys in every program.
+// keysOf names the forward operations inside the network: the path of their scope, their place in the text, and which of
+// several there it is. The same operation has the same key in every program, although training may have others beside it.
 func keysOf(f *ir.Func) []string {
 	keys := make([]string, f.NumOps())
-	count := make([]int, len(f.Scopes()))
+	count := map[string]int{}
 	for _, op := range f.Ops {
 		if op.Pass != ir.ForwardPass || op.Kind == ir.Identity {
 			continue
@@ -89,8 +95,9 @@ func keysOf(f *ir.Func) []string {
 			path = f.Scopes()[s].Name + "." + path
 		}
 		if inside {
-			keys[op.ID] = fmt.Sprintf("%s%d", path, count[op.Scope])
-			count[op.Scope]++
+			key := fmt.Sprintf("%s%d:%d:%s", path, op.Pos.Line, op.Pos.Col, op.Kind)
+			keys[op.ID] = fmt.Sprintf("%s:%d", key, count[key])
+			count[key]++
 		}
 	}
 	return keys
@@ -98,7 +105,7 @@ func keysOf(f *ir.Func) []string {
 
 // Apply colours another program of the same network as Auto coloured the first one. Operations that are not of the network
 // run on the highest stage of their producers.
-func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, diag.List) {
+func Apply(f *ir.Func, s *State, placement Placement, stages int, pos ir.Pos) (*ir.Func, diag.List) {
 	opened := map[string]bool{}
 	for key := range placement {
 		for i, c := range key {
@@ -116,11 +123,11 @@ func Apply(f *ir.Func, placement Placement, stages int, pos ir.Pos) (*ir.Func, d
 		}
 		if len(which) == 0 {
 			for _, op := range f.Ops {
-				if s, ok := placement[keys[op.ID]]; ok && keys[op.ID] != "" {
-					op.Stage = s
+				if stage, ok := placement[keys[op.ID]]; ok && keys[op.ID] != "" {
+					op.Stage = stage
 				}
 			}
-			chunk, _, errs := colour(f, stages, false, false, pos) // the marks are stages that never go down: chunk k is on stage k
+			chunk, _, errs := colour(f, s, stages, false, false, pos) // the marks are stages that never go down: chunk k is on stage k
 			if errs.HasErrors() {
 				return nil, errs
 			}
@@ -141,9 +148,9 @@ func scopePath(f *ir.Func, call *ir.Op) string {
 	return path
 }
 
-// unit is what the planner keeps together: an operation or call.
+// unit is what the planner keeps together: an operation or call, or all of them between uses of a buffer.
 type unit struct {
-	op   *ir.Op
+	ops  []*ir.Op
 	cost float64 // forward and backward
 }
 
@@ -155,10 +162,10 @@ func pieces(n int) string {
 }
 
 // weigh lists the forward operations of f, constants aside, with their cost and that of their gradient operations.
-func weigh(f *ir.Func, c *coster) []unit {
+func weigh(f *ir.Func, s *State, c *coster) []unit {
 	var units []unit
 	place := make([]int, f.NumOps())
-	constant := f.Constants()
+	constant := f.Constants(s.stores(f)...)
 	skipped := make([]bool, f.NumOps())
 	for _, op := range f.Ops {
 		switch {
@@ -166,7 +173,7 @@ func weigh(f *ir.Func, c *coster) []unit {
 			skipped[op.ID] = true
 		case op.Pass == ir.ForwardPass:
 			place[op.ID] = len(units)
-			units = append(units, unit{op, c.op(f, op)})
+			units = append(units, unit{[]*ir.Op{op}, c.op(f, op)})
 		case op.Forward != 0:
 			units[place[op.Forward]].cost += c.op(f, op)
 		}
@@ -188,7 +195,9 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 		at[i] = n
 	}
 	for i, u := range units {
-		at[u.op.ID] = i
+		for _, op := range u.ops {
+			at[op.ID] = i
+		}
 	}
 	type state struct {
 		bytes  int
@@ -209,11 +218,13 @@ func cutChain(f *ir.Func, units []unit, stages int) []int {
 	for i := n - 1; i >= 0; i-- {
 		bytes := 0
 		for j := i + 1; j <= n && prefix[j]-prefix[i] <= limit; j++ {
-			for _, a := range units[j-1].op.Args {
-				d := f.Value(a).Op
-				if d != nil && at[d.ID] < i && seen[a] != i+1 {
-					seen[a] = i + 1
-					bytes += f.TypeOf(a).Bytes()
+			for _, op := range units[j-1].ops {
+				for _, a := range op.Args {
+					d := f.Value(a).Op
+					if d != nil && at[d.ID] < i && seen[a] != i+1 {
+						seen[a] = i + 1
+						bytes += f.TypeOf(a).Bytes()
+					}
 				}
 			}
 			w := prefix[j] - prefix[i]

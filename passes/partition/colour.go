@@ -16,18 +16,49 @@ const cloned = -2
 // Chunks are numbered segment by segment and within one in its direction, so along the data they never go down. A segment
 // is stated by a mark, or counted: without a mark an operation stays in the segment that feeds it, and a stage against the
 // direction of that one starts the next with interleave and is an error without.
-func colour(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) ([]int, []int, diag.List) {
-	c := &colouring{f: f, stages: stages, interleave: interleave, constant: f.Constants(), effects: &effects{has: map[*ir.Func]bool{}}, turned: map[int]turn{}}
+//
+// Operations that stay with a buffer float in a first turn; where they go is known when the others have their place.
+func colour(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) ([]int, []int, diag.List) {
+	stores := s.stores(f)
+	c := &colouring{f: f, state: s, stages: stages, interleave: interleave, constant: f.Constants(stores...), effects: &effects{has: map[*ir.Func]bool{}}, turned: map[int]turn{}}
+	c.stored = make([]bool, f.NumOps())
+	for _, v := range stores {
+		c.stored[f.Value(v).Op.ID] = true
+	}
+	home, group := s.floats(f)
+	c.home = make([]int, len(home))
+	for id, h := range home {
+		if c.home[id] = h; h >= 0 {
+			c.home[id] = floating
+		}
+	}
 	for !c.all() {
+	}
+	if len(s.Buffers) > 0 {
+		at := s.homes(f, c.place, home, group, c.stage)
+		for id, h := range home {
+			if h >= 0 {
+				c.home[id] = at[h]
+			}
+		}
+		for !c.all() {
+		}
 	}
 	if first && !c.errs.HasErrors() {
 		c.everyStage(pos)
 	}
-	return c.compact()
+	chunk, on, errs := c.compact()
+	if !errs.HasErrors() {
+		errs = append(errs, s.check(f, chunk, on)...)
+	}
+	return chunk, on, errs
 }
 
 type colouring struct {
 	f          *ir.Func
+	state      *State
+	home       []int  // by operation: the place of its buffer, floating where that is not known yet, -1 for others
+	stored     []bool // by operation: it makes the new value of a buffer
 	stages     int
 	interleave bool
 	constant   []bool
@@ -77,11 +108,17 @@ func (c *colouring) all() bool {
 
 // one places an operation whose operands have their place.
 func (c *colouring) one(op *ir.Op) bool {
+	if h := c.home[op.ID]; h == floating || h >= 0 && op.Segment < 0 && (op.Stage < 0 || op.Stage == c.stage(h)) {
+		c.place[op.ID] = h
+		return true
+	}
 	highest, from, inputsOnly := -1, (*ir.Op)(nil), true
 	for _, a := range op.Args {
 		v := c.f.Value(a)
 		switch {
 		case v.Param != nil:
+			inputsOnly = false
+		case v.Op != nil && c.place[v.Op.ID] == floating, c.state.of(c.f, a) >= 0:
 			inputsOnly = false
 		case v.Op != nil && c.place[v.Op.ID] != cloned:
 			inputsOnly = false
@@ -126,7 +163,7 @@ func (c *colouring) one(op *ir.Op) bool {
 				WithNote(diag.At(from.Pos), "the value is made here, on stage %d", c.stage(highest)).
 				WithRepair("put %s on stage %d or higher, give it a segment, or set `interleave = true`: stages must not go down along the data", what(c.f, op), c.stage(highest)))
 		}
-	case inputsOnly && !c.effects.of(op) && len(op.Results) > 0 && (op.Segment < 0 || op.Callee == nil):
+	case inputsOnly && !c.stored[op.ID] && !c.effects.of(op) && len(op.Results) > 0 && (op.Segment < 0 || op.Callee == nil):
 		place = cloned
 	case op.Segment >= 0 && (highest < 0 || op.Segment > segment) && !(op.Kind == ir.Identity && op.Attrs.Bool("argument")):
 		c.errs.Add(diag.Errorf(diag.BadSegment, diag.At(op.Pos), "%s is in segment %d, but neither it nor what feeds it there has a stage", what(c.f, op), op.Segment).

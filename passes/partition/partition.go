@@ -17,7 +17,7 @@ import (
 // Marked colours f from its marks and returns the coloured form, where every operation has a chunk, with the stage of every
 // chunk. pos is where the number of stages was set. Only the first program of a plan must use every stage: an evaluation
 // may leave some idle.
-func Marked(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, []int, diag.List) {
+func Marked(f *ir.Func, s *State, stages int, interleave, first bool, pos ir.Pos) (*ir.Func, []int, diag.List) {
 	m := &marks{has: map[*ir.Func]bool{}}
 	for {
 		which := map[ir.OpID]bool{}
@@ -31,7 +31,7 @@ func Marked(f *ir.Func, stages int, interleave, first bool, pos ir.Pos) (*ir.Fun
 		}
 		f = open(f, which)
 	}
-	chunk, on, errs := colour(f, stages, interleave, first, pos)
+	chunk, on, errs := colour(f, s, stages, interleave, first, pos)
 	if errs.HasErrors() {
 		return nil, nil, errs
 	}

@@ -17,8 +17,55 @@ type Times struct {
 // Simulate runs a program under the execution model: one in-order compute queue per stage, one in-order queue per message,
 // a link per ordered pair of stages that carries one transfer at a time, a transfer starts when both sides have posted it, compute waits for its messages and for sends
 // whose buffer it needs again, and a weight pass runs while the stage waits, or when its lag is used up, or at the end.
-// It returns an error that names the actions when nothing can go on.
+// It returns an error that names the actions when nothing can go on. The times of a program that generates are those of one
+// round among others: what a third round adds to two.
 func Simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
+	if p.Feedback == nil {
+		return simulate(p, t, lag, c)
+	}
+	two, err := simulate(unroll(p, 2), t, lag, c)
+	if err != nil {
+		return plan.Prediction{}, err
+	}
+	three, err := simulate(unroll(p, 3), t, lag, c)
+	if err != nil {
+		return plan.Prediction{}, err
+	}
+	out := plan.Prediction{Makespan: three.Makespan - two.Makespan}
+	busy := 0.0
+	for s := range three.Busy {
+		out.Busy = append(out.Busy, three.Busy[s]-two.Busy[s])
+		busy += out.Busy[s]
+	}
+	if out.Makespan > 0 {
+		// The rounds may differ in the last bit.
+		out.Bubble = max(0, 1-busy/(float64(len(out.Busy))*out.Makespan))
+	}
+	return out, nil
+}
+
+// unroll makes a program of several rounds of one that generates, with micro-batches of their own in each.
+func unroll(p *plan.Program, rounds int) *plan.Program {
+	q := *p
+	q.MicroBatches *= rounds
+	q.Actions = make([][]plan.Action, len(p.Actions))
+	for s, list := range p.Actions {
+		for i := range rounds * len(list) {
+			a, round := list[i%len(list)], i/len(list)
+			if a.Kind == plan.RecvToken {
+				round-- // it is the one that was sent in the round before
+			}
+			if round < 0 || a.Kind == plan.SendToken && round == rounds-1 {
+				continue
+			}
+			a.Micro += round * p.MicroBatches
+			q.Actions[s] = append(q.Actions[s], a)
+		}
+	}
+	return &q
+}
+
+func simulate(p *plan.Program, t *Times, lag int, c *plan.Costs) (plan.Prediction, error) {
 	s := newSimulation(p, t, lag, c)
 	if err := s.run(); err != nil {
 		return plan.Prediction{}, err

@@ -23,7 +23,11 @@ func Windows(p *plan.Program) ([]int, error) {
 	for _, m := range p.Messages {
 		m.Window = p.MicroBatches
 	}
-	s := newSimulation(p, t, 0, &plan.Costs{Link: math.Inf(1)})
+	run := p
+	if p.Feedback != nil {
+		run = unroll(p, 1) // rounds follow each other: a wait for the one before closes no cycle
+	}
+	s := newSimulation(run, t, 0, &plan.Costs{Link: math.Inf(1)})
 	if err := s.run(); err != nil {
 		return nil, err
 	}

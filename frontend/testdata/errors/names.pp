@@ -96,7 +96,7 @@ cell Net {
     param s: f32[3] = he_uniform() // want `E0303: he_uniform wants a parameter with at least two axes`
     param r: i32[3] = zeros() // want `E0303: a parameter is of a floating-point type`
     param q: f32[1 / 3] = zeros() // want `E0304: a dimension is a whole number, not 1/3`
-    buffer p: f32[3] = zeros() // want `E0314: buffers are not built yet`
+    buffer p: f32[3] = normal(1) // want `E0303: normal gives every element a value of its own; a buffer starts with one; a buffer starts with zeros.., ones.. or constant.c.`
     construct(x) { return a(x) }
 }
 infer a { network = Net(); input x: f32[2, 3] }
