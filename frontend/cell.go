@@ -329,18 +329,22 @@ func (v *env) place(x value, name string) bool {
 }
 
 // walk calls visit for the cell and every cell below it, and declare for every
-// parameter, in the order of the member lists.
+// parameter, in the order of the member lists. What several members name comes
+// once, with the first of them.
 func (i *instance) walk(visit func(*instance), declare func(*storage)) {
 	visit(i)
+	seen := map[value]bool{}
 	var below func(x value)
 	below = func(x value) {
 		switch x := x.(type) {
 		case *storage:
-			if x.owner == i {
+			if x.owner == i && !seen[x] {
+				seen[x] = true
 				declare(x)
 			}
 		case *instance:
-			if x.parent == i {
+			if x.parent == i && !seen[x] {
+				seen[x] = true
 				x.walk(visit, declare)
 			}
 		case list:

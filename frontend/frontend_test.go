@@ -248,6 +248,52 @@ func TestElaborate(t *testing.T) {
 	}
 }
 
+// TestSecondNames holds that a second name in the same cell shares a parameter, a buffer's cell, a cell or a list of cells:
+// each is declared once, under its first name.
+func TestSecondNames(t *testing.T) {
+	const source = `cell Scale {
+    param w: f32[4] = ones()
+    buffer n: i32[1] = zeros()
+    also = w
+    construct(x) {
+        n = n + 1
+        return x * w + also
+    }
+}
+cell Net {
+    for i in 0..2 { fc[i] = Dense(4, 4) }
+    scale = Scale()
+    same  = fc
+    one   = fc[0]
+    pair  = [fc[1], one]
+    twin  = scale
+    tail  = Sequential([one, twin])
+    construct(x) {
+        for f in fc + same + pair { x = f(x) }
+        return tail(twin(scale(one(x))))
+    }
+}
+train t {
+    network = Net(); loss = MSELoss(); optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]; input y: f32[8, 4]; stage_config = { fc[0]: 0, scale: 0 }
+}`
+	spec, list := frontend.Load("t.pp", []byte(source), frontend.Options{})
+	if len(list) > 0 {
+		t.Fatal(list)
+	}
+	var names []string
+	for _, p := range spec.Module.Params {
+		names = append(names, p.Name)
+	}
+	want := []string{"fc.0.weight", "fc.0.bias", "fc.1.weight", "fc.1.bias", "scale.w"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Error(diff)
+	}
+	if len(spec.Buffers) != 1 || spec.Buffers[0].Name != "scale.n" {
+		t.Errorf("the buffers are %v", spec.Buffers)
+	}
+}
+
 // TestSameTwice holds that elaboration is deterministic.
 func TestSameTwice(t *testing.T) {
 	src, err := os.ReadFile("../examples/mnist/mnist.pp")
