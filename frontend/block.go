@@ -420,6 +420,9 @@ func (b *block) register() {
 			cells["network"] = network
 		}
 	}
+	if isPoison(b.root.members["network"]) {
+		return // it was reported, and keys would find none of its cells
+	}
 	if b.member("network") != nil {
 		b.layouts()
 	}

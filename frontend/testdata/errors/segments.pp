@@ -38,3 +38,14 @@ infer a {
     stage_config = { layer: 0 }
     segment_config = { layr: 0 } // want `E0502: no cell "layr" in the network; did you mean "layer"`
 }
+-----
+// keys of a network that could not be built say nothing more
+cell Net {
+    fc = Dense(4, 4, width = 3) // want "E0301: .*no argument \"width\""
+    construct(x) { return fc(x) }
+}
+train t {
+    network = Net(); loss = MSELoss(); optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]; input y: f32[8, 4]
+    stage_config = { fc: 0 }
+}
