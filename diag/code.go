@@ -132,7 +132,7 @@ var meanings = []Meaning{
 	{MissingEntry, "a pipeline block without an entry it needs"},
 	{BadEntry, "an entry with a value it does not take"},
 	{BadMicroBatches, "a micro-batch number that does not divide the batch"},
-	{BadSetting, "a -set that names no constant or gives another type"},
+	{BadSetting, "a -set that names no constant or gives another type, or another setting out of its range"},
 	{BadBlock, "no pipeline block, or several and none named"},
 	{BadDataset, "a dataset expression that cannot feed the inputs"},
 	{BadSchedule, "an unknown or illegal schedule"},

@@ -41,7 +41,7 @@ infer a {
 -----
 // keys of a network that could not be built say nothing more
 cell Net {
-    fc = Dense(4, 4, width = 3) // want "E0301: .*no argument \"width\""
+    fc = Dense(4, 4, width = 3) // want `E0301: .*no argument "width"`
     construct(x) { return fc(x) }
 }
 train t {
