@@ -120,6 +120,13 @@ func (b *block) matchKey(entry string, k syntax.Expr, paths []string) []string {
 	unknown := func(key string) []string {
 		d := diag.Errorf(diag.UnknownCell, k.Range(), "no cell %q in the network", key)
 		d.Repair = diag.DidYouMean(key, paths)
+		if slices.Contains(paths, key+".0") {
+			n := 1
+			for slices.Contains(paths, fmt.Sprintf("%s.%d", key, n)) {
+				n++
+			}
+			d.Repair = fmt.Sprintf("it is a list of cells; %s[0..%d] means all of them", key, n)
+		}
 		shown := paths
 		if len(shown) > 40 {
 			shown = append(slices.Clone(shown[:40]), fmt.Sprintf("and %d more", len(paths)-40))
@@ -146,6 +153,10 @@ func (b *block) matchKey(entry string, k syntax.Expr, paths []string) []string {
 	}
 	wanted, ok := b.keyPaths(entry, k)
 	if !ok {
+		return nil
+	}
+	if len(wanted) == 0 {
+		b.errorf(diag.UnknownCell, k.Range(), "the range of this key is empty: it matches no cell")
 		return nil
 	}
 	for _, p := range wanted {

@@ -16,6 +16,7 @@ train a {
         "*.conv": 1, // want `E0502: no cell "\*.conv" in the network`
         layer1: -1, // want `E0501: stage -1 is outside`
         block: 1 / 2, // want `E0304: a stage is a whole number, not 1/2`
+        block[1..1]: 1, // want `E0502: the range of this key is empty`
         3: 1, // want `E0603: a key of .stage_config. is the path of a cell`
     }
 }

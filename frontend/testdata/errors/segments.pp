@@ -49,3 +49,14 @@ train t {
     input x: f32[8, 4]; input y: f32[8, 4]
     stage_config = { fc: 0 }
 }
+-----
+// a list is meant by its cells
+cell Net {
+    for i in 0..3 { fc[i] = Dense(4, 4) }
+    construct(x) { return fc[2](fc[1](fc[0](x))) }
+}
+train t {
+    network = Net(); loss = MSELoss(); optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]; input y: f32[8, 4]
+    stage_config = { fc: 0 } // want `E0502: no cell "fc" in the network; it is a list of cells; fc\[0\.\.3\] means all of them`
+}
