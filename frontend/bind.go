@@ -113,6 +113,10 @@ func (v *env) wholeValue(x value, at diag.Range, what string) (int, bool) {
 	}
 	i, ok := n.int()
 	if !ok {
+		if n.rat != nil && n.rat.IsInt() {
+			v.errorf(diag.BadNumber, at, "%s is a whole number between -2^53 and 2^53", what)
+			return 0, false
+		}
 		v.fail(diag.Errorf(diag.NotWhole, at, "%s is a whole number, not %s", what, n).WithRepair("use floor, ceil or %%"))
 		return 0, false
 	}

@@ -117,7 +117,7 @@ func TestRejects(t *testing.T) {
 		{"noop:47,62,62", layout.Model{Layers: 61, Stages: 4}, "the noop layer 62 is named twice"},
 		{"noop:1", layout.Model{Layers: 3}, "noop layers say nothing"},
 		{"nop:1", layout.Model{Layers: 3}, `"nop" is no kind of layout`},
-		{"", layout.Model{}, `"" is no whole number`},
+		{"", layout.Model{}, `the layout is empty`},
 	} {
 		_, err := layout.Parse(c.text, c.model)
 		var d diag.Diagnostic

@@ -106,6 +106,9 @@ func uniform(m Model, n int) (*Layout, error) {
 // numbers reads rows of numbers: 1,2;3,4 or [1, 2] or [[1, 2], [3, 4]].
 func numbers(text string) ([][]int, error) {
 	text = strings.TrimSpace(text)
+	if text == "" {
+		return nil, bad("the layout is empty")
+	}
 	if strings.HasPrefix(text, "[") {
 		var table [][]int
 		if json.Unmarshal([]byte(text), &table) == nil && len(table) > 0 {

@@ -134,3 +134,9 @@ infer a {
     input x: f32[2, 3]
     input y: f32[2, 3] // want `E0603: nothing takes this input`
 }
+-----
+infer a {
+    network = ReLU()
+    input x: f32[2, 3]
+    micro_batch_num = 100000000000000000000 // want `E0305: .micro_batch_num. is a whole number between -2\^53 and 2\^53`
+}
