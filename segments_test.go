@@ -118,3 +118,23 @@ func TestScheduleTable(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// On every schedule the copies of the tied weight are bit-equal behind each of 20 steps, on stages that hold it at both ends.
+func TestCopiesStayEqual(t *testing.T) {
+	for _, schedule := range []string{"gpipe", "1f1b"} {
+		p := compileFile(t, Options{File: gptFile, Stages: 4, Schedule: schedule}).Plan
+		if len(p.Programs[0].Shared) != 2 {
+			t.Fatalf("%d messages of shared parameters", len(p.Programs[0].Shared))
+		}
+		steps := 0
+		runPlan(t, p, gptData, runtime.Options{Steps: 20, Epochs: 20, Digests: true, OnStep: func(s runtime.Step) {
+			steps++
+			if len(s.Digests) != len(p.Module.Params) {
+				t.Errorf("step %d: %d digests", s.Total, len(s.Digests))
+			}
+		}})
+		if steps != 20 {
+			t.Errorf("%d steps", steps)
+		}
+	}
+}
