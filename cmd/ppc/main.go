@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -291,7 +292,11 @@ func readSome(name string, most int64) ([]byte, error) {
 func (a *app) read(name string) ([]byte, error) {
 	src, err := readSome(name, frontend.MaxFile+1)
 	if err != nil {
-		return nil, wrong(diag.List{diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: name}), "cannot read: %s", plain(err))})
+		d := diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: name}), "cannot read: %s", plain(err))
+		if _, err := os.Stat(filepath.Join(name, "plan.yaml")); err == nil {
+			d = d.WithRepair("this is a bundle, which `ppc run` takes; here the model file is meant")
+		}
+		return nil, wrong(diag.List{d})
 	}
 	a.sources[name] = src
 	return src, nil

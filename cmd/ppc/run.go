@@ -55,6 +55,9 @@ func (a *app) runCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			if err := apart(c, name); err != nil {
+				return err
+			}
 			p, err := a.plan(ctx, c, name)
 			if err != nil {
 				return err
@@ -62,6 +65,44 @@ func (a *app) runCommand() *cli.Command {
 			return a.train(ctx, c, p)
 		},
 	}
+}
+
+// apart refuses to write over what the run reads. -save may replace the file of -init, whose values it carries on.
+func apart(c *cli.Command, name string) error {
+	files := func(flag string) (out []string) {
+		for _, v := range c.StringSlice(flag) {
+			if m := nameOfFile.FindStringSubmatch(v); m != nil {
+				v = m[2]
+			}
+			out = append(out, v)
+		}
+		return out
+	}
+	reads := append(files("input"), name, c.String("data"))
+	same := func(flag, written string, reads ...string) error {
+		w, err := os.Stat(written)
+		if err != nil || !w.Mode().IsRegular() {
+			return nil
+		}
+		for _, f := range reads {
+			if r, err := os.Stat(f); err == nil && os.SameFile(r, w) {
+				return usagef("-%s would write over %s, which the run reads", flag, written)
+			}
+		}
+		return nil
+	}
+	if err := same("save", c.String("save"), reads...); err != nil {
+		return err
+	}
+	if err := same("log", c.String("log"), append(reads, c.String("init"))...); err != nil {
+		return err
+	}
+	for _, f := range files("output") {
+		if err := same("output", f, append(reads, c.String("init"))...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plan compiles a file or reads a bundle.
