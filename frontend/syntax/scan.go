@@ -194,7 +194,8 @@ func (s *scanner) number(rest string) {
 		for end < len(rest) && (rest[end] == '_' || rest[end] < utf8.RuneSelf && (unicode.IsLetter(rune(rest[end])) || unicode.IsDigit(rune(rest[end])))) {
 			end++
 		}
-		s.errorf(diag.BadToken, end, "%q is neither a number nor a name", rest[:end])
+		d := s.errorf(diag.BadToken, end, "%q is neither a number nor a name", rest[:end])
+		d.Repair = fmt.Sprintf("a word that starts with a digit needs quotes: %q", rest[:end])
 		s.take(k, n)
 		s.skip(end - n)
 		return
