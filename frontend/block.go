@@ -250,6 +250,14 @@ func (b *block) word(name string, words ...string) (string, diag.Range, bool) {
 	return w, at, true
 }
 
+func (b *block) unknownEntry(n *syntax.Name) {
+	d := diag.Errorf(diag.UnknownEntry, n.At, "unknown entry %q in a %s block", n.Text, b.decl.Kind)
+	if d.Repair = diag.DidYouMean(n.Text, append(sortedKeys(entryNames), "input", "construct")); d.Repair == "" {
+		d.Repair = "the entries are " + strings.Join(sortedKeys(entryNames), ", ")
+	}
+	b.fail(d)
+}
+
 // cells makes the cells of the block: the network, the loss and any other.
 func (b *block) cells() {
 	for _, s := range b.decl.Entries {
@@ -263,6 +271,10 @@ func (b *block) cells() {
 			continue
 		}
 		expr := a.Values[0]
+		if _, ok := expr.(*syntax.Map); ok && !known {
+			b.unknownEntry(n)
+			continue
+		}
 		if b.buffers = n.Text == "optimizer"; b.buffers {
 			expr = b.withoutGroups(expr)
 		}
@@ -272,11 +284,7 @@ func (b *block) cells() {
 		switch {
 		case isPoison(x):
 		case !ok && !known:
-			d := diag.Errorf(diag.UnknownEntry, n.At, "unknown entry %q in a %s block", n.Text, b.decl.Kind)
-			if d.Repair = diag.DidYouMean(n.Text, append(sortedKeys(entryNames), "input", "construct")); d.Repair == "" {
-				d.Repair = "the entries are " + strings.Join(sortedKeys(entryNames), ", ")
-			}
-			b.fail(d)
+			b.unknownEntry(n)
 		case !ok:
 			b.errorf(diag.BadEntry, a.Values[0].Range(), "`%s` is a cell, not %s", n.Text, x.kind())
 		case inst.placed:
@@ -312,6 +320,7 @@ func (b *block) member(name string) *instance {
 // inputTypes evaluates the declared inputs.
 func (b *block) inputTypes() {
 	for _, in := range b.inputs {
+		b.once(in.decl.Marks)
 		for _, m := range in.decl.Marks {
 			if m.Name == "whole" {
 				in.Whole = true

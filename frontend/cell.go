@@ -393,6 +393,7 @@ func (v *env) storage(s *syntax.Storage) {
 			return
 		}
 		init = m.X
+		v.once(m.Marks)
 		for _, mark := range m.Marks {
 			v.placeMark(mark, &p.placing)
 		}

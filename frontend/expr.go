@@ -414,6 +414,7 @@ func (v *env) marked(x *syntax.Marked) value {
 	if fresh {
 		p = &inst.placing
 	}
+	v.once(x.Marks)
 	for _, m := range x.Marks {
 		switch {
 		case !v.placeMark(m, p):

@@ -32,6 +32,15 @@ var (
 	segmentOf = axis{"segment", diag.BadSegment, func(p *placing, n int, at diag.Range) { p.segment, p.segmentAt = n, at }}
 )
 
+// once reports marks that stand twice behind one thing.
+func (v *env) once(marks []syntax.Mark) {
+	for i, m := range marks {
+		if slices.ContainsFunc(marks[:i], func(first syntax.Mark) bool { return first.Name == m.Name }) {
+			v.errorf(diag.MisplacedMark, m.At, "@%s is given twice", m.Name)
+		}
+	}
+}
+
 // placeMark reads @stage(n) or @segment(n), the marks that expressions and parameters take.
 func (v *env) placeMark(m syntax.Mark, p *placing) bool {
 	var a axis

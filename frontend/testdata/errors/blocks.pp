@@ -140,3 +140,9 @@ infer a {
     input x: f32[2, 3]
     micro_batch_num = 100000000000000000000 // want `E0305: .micro_batch_num. is a whole number between -2\^53 and 2\^53`
 }
+-----
+infer a {
+    network = ReLU() @stage(0) @stage(1) // want `E0105: @stage is given twice`
+    input x: f32[2, 3] @whole @whole // want `E0105: @whole is given twice`
+    stage_confg = { network: 0 } // want `E0601: unknown entry "stage_confg" in a infer block; did you mean "stage_config"`
+}
