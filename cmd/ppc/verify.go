@@ -14,6 +14,7 @@ import (
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/verify"
 )
 
@@ -110,6 +111,9 @@ func (a *app) verifyRanks(ctx context.Context, c *cli.Command, o ppc.Options, sp
 
 // compare turns a difference into an error. what says which of several programs it is.
 func compare(ctx context.Context, r *verify.Reference, p *plan.Plan, what string) error {
+	if err := cpu.Fits(p); err != nil {
+		return refused(err)
+	}
 	d, err := r.Compare(ctx, p)
 	if err != nil {
 		return failed(err)
@@ -210,6 +214,9 @@ func (a *app) sweep(ctx context.Context, c *cli.Command, o ppc.Options) error {
 func (a *app) reference(ctx context.Context, c *cli.Command, o ppc.Options) (*verify.Reference, error) {
 	r, err := ppc.Compile(ctx, o)
 	if err != nil {
+		return nil, refused(err)
+	}
+	if err := cpu.Fits(r.Plan); err != nil {
 		return nil, refused(err)
 	}
 	in, err := a.inference(c, r.Plan.Programs[0])
