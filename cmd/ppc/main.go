@@ -135,7 +135,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if err == nil && a.unknown != "" {
 		err = unknownCommand(a.unknown)
 	}
-	if err == nil && a.out.err != nil {
+	if a.out.err != nil && (err == nil || errors.Is(err, a.out.err)) {
 		err = cannotWrite("standard output", a.out.err)
 	}
 	if err == nil {
