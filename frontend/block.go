@@ -370,8 +370,12 @@ func (b *block) checkMicro(spec *plan.Spec, inputs []*input) {
 		if s := b.entries["micro_batch_num"]; s != nil && b.opts.Micro == 0 {
 			at = s.Values[0].Range()
 		}
-		b.fail(diag.Errorf(diag.BadMicroBatches, at, "%d micro-batches do not divide the %d rows of the input `%s`", m, batch, in.Name).
-			WithNote(in.decl.Name.At, "the input").WithRepair("%s", repair))
+		d := diag.Errorf(diag.BadMicroBatches, at, "%d micro-batches do not divide the %d rows of the input `%s`", m, batch, in.Name).
+			WithNote(in.decl.Name.At, "the input").WithRepair("%s", repair)
+		if spec.Kind == "eval" {
+			d = d.WithNote(b.decl.At, "a batch of this block has %d rows; `micro_batch_num` in it may differ from that of training", batch)
+		}
+		b.fail(d)
 		return
 	}
 }
