@@ -225,6 +225,32 @@ train t {
 	}
 }
 
+// What a micro-batch assigns to a buffer and then reads has its gradient; what it finds there has none.
+func TestGradientOfBuffer(t *testing.T) {
+	const source = `
+cell Net {
+    param w: f32[1] = ones()
+    buffer n: f32[1, 1] = ones()
+    construct(x) {
+        found = n
+        n = x * w
+        return READ
+    }
+}
+train t {
+    network = Net(); loss = MSELoss(); optimizer = SGD(lr = 1 / 4)
+    input x: f32[1, 1]; input label: f32[1, 1]
+    dataset = npz("data.npz", columns = ["x", "label"]) | batch(1)
+}
+`
+	ones, zeros := data.NewFloat32("x", []int{2, 1}, constant(2, 1)), data.NewFloat32("label", []int{2, 1}, constant(2, 0))
+	for read, want := range map[string][]float64{"n": {1, 0.25}, "found": {1, 1}} {
+		if _, losses, _ := runText(t, strings.Replace(source, "READ", read, 1), 2, ones, zeros); !slices.Equal(losses, want) {
+			t.Errorf("%s: the losses are %v, want %v", read, losses, want)
+		}
+	}
+}
+
 // Buffers of an infer block: values that change places keep apart, a constant or an input is stored, and every batch goes on
 // from the one before.
 func TestInferenceBuffers(t *testing.T) {
