@@ -27,7 +27,8 @@ var mayImport = map[string][]string{
 	"passes":                  {"diag", "ir", "plan"},
 	"codegen/ascend":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
 	"codegen/ascend/emulator": {}, // headers and what builds on them: a leaf
-	"runtime":                 {"diag", "ir", "plan", "data", "runtime/device"},
+	"runtime":                 {"diag", "ir", "plan", "data", "runtime/device", "runtime/transport"},
+	"runtime/transport":       {},
 	"runtime/device":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
 	"verify":                  {"diag", "ir", "plan", "runtime", "runtime/device"},
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
