@@ -42,7 +42,7 @@ var libraries = map[string][]string{
 	"gopkg.in/yaml.v3":                    {"plan"},
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
-	"golang.org/x/sys":                    {"runtime/device", "codegen/ascend/emulator"},
+	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator"},
 }
 
 // part is the row of mayImport a folder belongs to.
