@@ -44,7 +44,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 			if err == nil && k.number == lossRank(r.plan) {
 				r.add(values, all)
 			}
-			return err
+			return k.during("the end of an evaluation", err)
 		})
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -273,7 +274,7 @@ func (r *rank) run(index int) error {
 	// Every transfer of the step must be complete before the next step writes its buffers.
 	for i := range p.ends {
 		if err := r.wait(p, &p.ends[i]); err != nil {
-			return err
+			return r.during("the end of the step", err)
 		}
 	}
 	p.step++
@@ -288,6 +289,14 @@ func (r *rank) blame(a *rankAction, err error) error {
 		return diag.List{d}
 	}
 	return fmt.Errorf("rank %d: %s: %w", r.number, a.describe(), err)
+}
+
+// during says where an error of the transport came up beside the actions.
+func (r *rank) during(what string, err error) error {
+	if err == nil || err == errStopped {
+		return err
+	}
+	return fmt.Errorf("rank %d: %s: %w", r.number, what, err)
 }
 
 func (a *rankAction) describe() string {

@@ -129,7 +129,7 @@ func (r *runner) gather(k *rank, own report, s *Step) error {
 		if l := k.reports[t]; l != nil {
 			var err error
 			if all[t], err = l.take(r.opt); err != nil {
-				return err
+				return k.during("the report of a step", err)
 			}
 		}
 	}

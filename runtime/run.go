@@ -50,6 +50,8 @@ type Options struct {
 	// Deadline is how long no rank may make progress before the run ends with an error that says who waits in which action
 	// for whom; 0 is 30 s. A rank that computes is slow, not stuck: Notice tells of it.
 	Deadline time.Duration
+	// Watch is given, before the first step, what tells at any time what the ranks of this process do.
+	Watch func(look func() []Status)
 	// SkipEval leaves evaluations out.
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
@@ -144,6 +146,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	}
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err
+	}
+	if opt.Watch != nil {
+		opt.Watch(r.look)
 	}
 	if p.Programs[0].Infer {
 		start := time.Now()
@@ -434,7 +439,7 @@ func (r *runner) train(k *rank) error {
 			var err error
 			own = p.values(own[:0], 0)
 			if losses, err = k.gatherOnStage(own); err != nil {
-				return err
+				return k.during("gathering losses", err)
 			}
 		}
 		if k.replica > 0 {
@@ -450,7 +455,7 @@ func (r *runner) train(k *rank) error {
 		if k.stage != lossStage {
 			if reporting {
 				if err := k.reports[k.stage].send(mine); err != nil {
-					return err
+					return k.during("reporting a step", err)
 				}
 			}
 			continue
@@ -469,7 +474,7 @@ func (r *runner) train(k *rank) error {
 	if k.stage == lossStage && k.replica == 0 {
 		r.result.Seconds = time.Since(start).Seconds()
 	} else if k.reports != nil {
-		return k.reports[k.stage].finish()
+		return k.during("reporting the last step", k.reports[k.stage].finish())
 	}
 	return nil
 }
@@ -516,7 +521,7 @@ func (r *runner) collect(ctx context.Context) error {
 		}
 		all, err := k.world.Gather(bytes)
 		if err != nil {
-			return err
+			return k.during("the end of the run", err)
 		}
 		if k.number == lossRank(r.plan) {
 			r.count(all)
@@ -557,7 +562,7 @@ func (r *runner) parameters(k *rank) error {
 			if !here {
 				k.results[n].Post([][]byte{raw(v)})
 				if err := k.results[n].Wait(0); err != nil {
-					return err
+					return k.during("collecting parameter "+sp.Param.Name, err)
 				}
 			}
 			if here || k.number == loss {
