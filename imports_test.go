@@ -43,6 +43,7 @@ var libraries = map[string][]string{
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
 	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator"},
+	"github.com/ebitengine/purego":        {"runtime/transport/mpi"},
 }
 
 // part is the row of mayImport a folder belongs to.
@@ -131,7 +132,7 @@ func TestRequirements(t *testing.T) {
 	}
 	want := map[string]bool{
 		"github.com/alecthomas/participle/v2": true, "github.com/google/go-cmp": true, "github.com/rogpeppe/go-internal": true,
-		"github.com/urfave/cli/v3": true, "golang.org/x/sys": true, "golang.org/x/tools": true, "gonum.org/v1/gonum": true,
+		"github.com/urfave/cli/v3": true, "github.com/ebitengine/purego": true, "golang.org/x/sys": true, "golang.org/x/tools": true, "gonum.org/v1/gonum": true,
 		"gopkg.in/yaml.v3": true, "pgregory.net/rapid": true,
 	}
 	_, body, _ := strings.Cut(string(text), "require (")

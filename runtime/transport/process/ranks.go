@@ -158,3 +158,14 @@ func (r *Ranks) sleep() {
 		}
 	}
 }
+
+// Join makes the collectives of a group of messages between its members.
+func (r *Ranks) Join(m transport.Members) transport.Group {
+	return transport.NewPairs(m, r.rank, func(phase, rank, out, in int) *transport.Pair {
+		tag, p := groupTag(m.ID, uint(phase)+1), r.peers[rank]
+		return transport.NewPair(
+			newSender(r, p, tag, transport.Queue{Outstanding: 1, Bytes: out}),
+			newReceiver(r, p, tag, transport.Queue{Outstanding: 1, Bytes: in}),
+		)
+	})
+}

@@ -1,36 +1,36 @@
-//go:build linux
-
-package process
+package transport
 
 import (
 	"encoding/binary"
 	"math"
 	"slices"
 	"unsafe"
-
-	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
-// pair is both queues between this rank and another member.
-type pair struct {
-	*sender
-	receiver *receiver
+// Pair is both queues between this rank and another member, of one phase of the collectives of a group.
+type Pair struct {
+	send, receive End
+	posted        uint64
 }
+
+// NewPair joins two ends.
+func NewPair(send, receive End) *Pair { return &Pair{send: send, receive: receive} }
 
 // post gives what leaves and where what comes goes.
-func (p *pair) post(out, in [][]byte) {
-	p.receiver.Post(in)
-	p.sender.Post(out)
+func (p *Pair) post(out, in [][]byte) {
+	p.receive.Post(in)
+	p.send.Post(out)
+	p.posted++
 }
 
-func (p *pair) received() error { return p.receiver.Wait(p.receiver.posted - 1) }
-func (p *pair) sent() error     { return p.sender.Wait(p.sender.posted - 1) }
+func (p *Pair) received() error { return p.receive.Wait(p.posted - 1) }
+func (p *Pair) sent() error     { return p.send.Wait(p.posted - 1) }
 
-// group makes collectives of messages between all pairs of members.
-type group struct {
-	transport.Members
+// pairs makes collectives of messages between all pairs of members.
+type pairs struct {
+	Members
 	index   int
-	pairs   [4][]*pair // by phase and member; nil for the own one
+	pairs   [Phases][]*Pair // by phase and member; nil for the own one
 	scratch [][]float32
 	sum     []float32
 	values  [][]byte
@@ -38,19 +38,21 @@ type group struct {
 
 // The phases of collectives, which have messages of different sizes.
 const (
-	phaseScatter = 1 + iota // Reduce: to each member its share of what all have
-	phaseShare              // Reduce: sums to all
+	phaseScatter = iota // Reduce: to each member its share of what all have
+	phaseShare          // Reduce: sums to all
 	phaseCollect
 	phaseValues
+	Phases // how many there are
 )
 
-// Join opens the queues of a group.
-func (r *Ranks) Join(m transport.Members) transport.Group {
-	g := &group{Members: m, index: slices.Index(m.Ranks, r.rank)}
+// NewPairs makes the group of a member out of queues. open gives the pair of a phase with another rank, with the bytes that
+// leave and come.
+func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Group {
+	g := &pairs{Members: m, index: slices.Index(m.Ranks, self)}
 	n := len(m.Ranks)
 	share := func(member int) (bytes int) {
 		for _, e := range m.Reduce {
-			lo, hi := transport.Share(e, member, n)
+			lo, hi := Share(e, member, n)
 			bytes += 4 * (hi - lo)
 		}
 		return bytes
@@ -62,15 +64,8 @@ func (r *Ranks) Join(m transport.Members) transport.Group {
 		}
 		return bytes
 	}
-	open := func(phase uint, k, out, in int) *pair {
-		tag, p := groupTag(m.ID, phase), r.peers[m.Ranks[k]]
-		return &pair{
-			newSender(r, p, tag, transport.Queue{Outstanding: 1, Bytes: out}),
-			newReceiver(r, p, tag, transport.Queue{Outstanding: 1, Bytes: in}),
-		}
-	}
 	for i := range g.pairs {
-		g.pairs[i] = make([]*pair, n)
+		g.pairs[i] = make([]*Pair, n)
 	}
 	g.sum = make([]float32, share(g.index)/4)
 	g.scratch, g.values = make([][]float32, n), make([][]byte, n)
@@ -80,10 +75,11 @@ func (r *Ranks) Join(m transport.Members) transport.Group {
 			continue
 		}
 		g.scratch[k] = make([]float32, len(g.sum))
-		g.pairs[0][k] = open(phaseScatter, k, share(k), share(g.index))
-		g.pairs[1][k] = open(phaseShare, k, share(g.index), share(k))
-		g.pairs[2][k] = open(phaseCollect, k, part(g.index), part(k))
-		g.pairs[3][k] = open(phaseValues, k, len(g.values[k]), len(g.values[k]))
+		to := m.Ranks[k]
+		g.pairs[phaseScatter][k] = open(phaseScatter, to, share(k), share(g.index))
+		g.pairs[phaseShare][k] = open(phaseShare, to, share(g.index), share(k))
+		g.pairs[phaseCollect][k] = open(phaseCollect, to, part(g.index), part(k))
+		g.pairs[phaseValues][k] = open(phaseValues, to, len(g.values[k]), len(g.values[k]))
 	}
 	return g
 }
@@ -103,14 +99,14 @@ func cut(buffers [][]float32, bounds func(elements int) (lo, hi int)) (list [][]
 }
 
 // exchange posts a phase with every other member and waits until it is over: what leaves may then be written again.
-func (g *group) exchange(phase int, out, in func(member int) [][]byte) error {
-	pairs := g.pairs[phase-1]
-	for k, p := range pairs {
+func (g *pairs) exchange(phase int, out, in func(member int) [][]byte) error {
+	with := g.pairs[phase]
+	for k, p := range with {
 		if p != nil {
 			p.post(out(k), in(k))
 		}
 	}
-	for _, p := range pairs {
+	for _, p := range with {
 		if p == nil {
 			continue
 		}
@@ -125,10 +121,10 @@ func (g *group) exchange(phase int, out, in func(member int) [][]byte) error {
 }
 
 // Reduce sends every member its share, adds up the own one in the order of ranks, and sends it to all.
-func (g *group) Reduce(buffers [][]float32) error {
+func (g *pairs) Reduce(buffers [][]float32) error {
 	n := len(g.Ranks)
 	share := func(member int) [][]byte {
-		return cut(buffers, func(e int) (int, int) { return transport.Share(e, member, n) })
+		return cut(buffers, func(e int) (int, int) { return Share(e, member, n) })
 	}
 	if err := g.exchange(phaseScatter, share, func(k int) [][]byte { return [][]byte{raw(g.scratch[k])} }); err != nil {
 		return err
@@ -152,7 +148,7 @@ func (g *group) Reduce(buffers [][]float32) error {
 }
 
 // Collect sends the own part to all.
-func (g *group) Collect(buffers [][]float32) error {
+func (g *pairs) Collect(buffers [][]float32) error {
 	part := func(member int) [][]byte {
 		return cut(buffers, func(e int) (int, int) { return g.Part(e, member) })
 	}
@@ -161,7 +157,7 @@ func (g *group) Collect(buffers [][]float32) error {
 }
 
 // Gather sends the own values to all: their number, then as many, filled up.
-func (g *group) Gather(values []float64) (all [][]float64, err error) {
+func (g *pairs) Gather(values []float64) (all [][]float64, err error) {
 	own := g.values[g.index]
 	binary.LittleEndian.PutUint64(own, uint64(len(values)))
 	for i, x := range values {
