@@ -43,7 +43,7 @@ var libraries = map[string][]string{
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
 	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator"},
-	"github.com/ebitengine/purego":        {"runtime/transport/mpi"},
+	"github.com/ebitengine/purego":        {"runtime/transport"},
 }
 
 // part is the row of mayImport a folder belongs to.
