@@ -18,8 +18,8 @@ type meetings struct {
 	results []transport.End
 }
 
-// lossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
-func lossRank(p *plan.Plan) int {
+// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
+func LossRank(p *plan.Plan) int {
 	if q := p.Programs[0]; len(q.Outputs) > 0 {
 		return q.Outputs[0].Stage * p.Degree
 	}
@@ -65,7 +65,7 @@ func (r *runner) meet(k *rank, id int) {
 	if p.Programs[0].Infer || k.replica > 0 {
 		return
 	}
-	loss := lossRank(p)
+	loss := LossRank(p)
 	queue := func(id, stage, bytes int) transport.End {
 		from := stage * p.Degree
 		if from == loss || k.number != from && k.number != loss {

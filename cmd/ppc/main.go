@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -202,7 +203,8 @@ func (a *app) root() *cli.Command {
 				shell.OnUsageError = flagError
 			}
 		},
-		Commands: []*cli.Command{a.compileCommand(), a.runCommand(), a.verifyCommand(), a.layoutCommand(), a.checkCommand(), a.fmtCommand(), a.dumpCommand(), a.versionCommand()},
+		Commands: slices.Concat([]*cli.Command{a.compileCommand(), a.runCommand()}, a.launchCommands(),
+			[]*cli.Command{a.verifyCommand(), a.layoutCommand(), a.checkCommand(), a.fmtCommand(), a.dumpCommand(), a.versionCommand()}),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Len() > 0 {
 				return unknownCommand(c.Args().First())
@@ -240,7 +242,7 @@ func helpCommand() *cli.Command {
 }
 
 func unknownCommand(name string) error {
-	names := []string{"compile", "run", "verify", "layout", "check", "fmt", "dump", "version", "completion", "help"}
+	names := []string{"compile", "run", "launch", "verify", "layout", "check", "fmt", "dump", "version", "completion", "help"}
 	if s := diag.Suggest(name, names); s != "" {
 		return usagef("unknown command `%s`; did you mean `%s`?", name, s)
 	}
