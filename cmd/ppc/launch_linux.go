@@ -24,6 +24,7 @@ import (
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/launch"
+	"github.com/ppc-lang/ppc/runtime/transport/process"
 )
 
 // launchCommands run every rank as a process.
@@ -130,7 +131,7 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	case err == nil:
 		logs.event("all ranks are done")
 	case errors.As(err, &f):
-		err = &failure{f.Code, f.List()}
+		err = &failure{code: f.Code, err: f.List()}
 	default:
 		err = failed(err)
 	}
@@ -221,7 +222,13 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 		os.Exit(3) // a long computation notices nothing
 	}()
 	log := bufio.NewWriterSize(os.Stdout, 1<<16)
-	err = a.rank(ctx, c, w, log)
+	var joined *process.Ranks // open until all are done
+	defer func() {
+		if joined != nil {
+			joined.Close()
+		}
+	}()
+	joined, err = a.rank(ctx, c, w, log)
 	if e := log.Flush(); err == nil && e != nil {
 		err = cannotWrite("the log of the worker", e)
 	}
@@ -235,33 +242,33 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 	}
 	var f *failure
 	if !errors.As(err, &f) {
-		f = &failure{2, err}
+		f = &failure{code: 2, err: err}
 	}
-	w.Fail(f.code, ppc.Diagnostics(f), err)
+	w.Fail(f.code, ppc.Diagnostics(f), f.reason)
 	return err
 }
 
-func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *bufio.Writer) error {
+// rank runs a rank and returns how it is joined to the others.
+func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *bufio.Writer) (*process.Ranks, error) {
 	name, err := file(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p, err := a.plan(ctx, c, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if n := p.NumStages * p.Degree; n != w.Ranks {
-		return usagef("the program has %d ranks, and %d were started", n, w.Ranks)
+		return nil, usagef("the program has %d ranks, and %d were started", n, w.Ranks)
 	}
 	hash, err := programHash(p)
 	if err != nil {
-		return failed(err)
+		return nil, failed(err)
 	}
 	joined, err := w.Connect(hash, ppc.Version)
 	if err != nil {
-		return failed(err)
+		return nil, failed(err)
 	}
-	defer joined.Close()
 	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log}
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, syscall.SIGQUIT)
@@ -280,7 +287,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	} else {
 		a.out.w = log
 	}
-	return a.train(ctx, c, p, only)
+	return joined, a.train(ctx, c, p, only)
 }
 
 // programHash is the same for the same program.

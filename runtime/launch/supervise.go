@@ -34,7 +34,7 @@ type Options struct {
 	Report   <-chan os.Signal // asks for what the ranks do, as a Notice
 }
 
-// RunFailed is the exit code of a worker that has been ended.
+// runFailed is the exit code of a worker that has been ended.
 const runFailed = 3
 
 // grace is how long workers that have been told to stop may take.
@@ -230,7 +230,9 @@ func (s *supervisor) handle(e event) (finished bool, err error) {
 
 // wait gives other workers some time to tell more about a failure.
 func (s *supervisor) wait() {
-	if s.decide == nil {
+	if s.died != nil && s.pending != nil {
+		s.decide = time.After(0) // there is nothing more to learn
+	} else if s.decide == nil {
 		s.decide = time.After(min(time.Second/2, s.opt.Deadline/2))
 	}
 }
