@@ -26,6 +26,23 @@ func LossRank(p *plan.Plan) int {
 	return 0
 }
 
+// LargestMessage is the size of the largest message of a plan's programs, in bytes.
+func LargestMessage(p *plan.Plan) (most int) {
+	for _, q := range p.Programs {
+		for _, m := range q.Messages {
+			most = max(most, m.Bytes())
+		}
+		for _, m := range q.Shared {
+			n := 0
+			for _, t := range m.Tensors {
+				n += t.Type.Bytes()
+			}
+			most = max(most, n)
+		}
+	}
+	return most
+}
+
 // meet joins the groups of a rank and opens the queues of its reports. id is the first number that no queue has.
 func (r *runner) meet(k *rank, id int) {
 	p := r.plan

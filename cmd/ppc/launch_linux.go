@@ -265,7 +265,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	if err != nil {
 		return nil, failed(err)
 	}
-	joined, err := w.Connect(hash, ppc.Version)
+	joined, err := w.Connect(hash, ppc.Version, runtime.LargestMessage(p))
 	if err != nil {
 		return nil, failed(err)
 	}

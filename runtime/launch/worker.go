@@ -111,9 +111,10 @@ func (w *Worker) order(want kind) error {
 	}
 }
 
-// Connect joins the other ranks. plan is the hash of the program, version that of the command: all must have the same.
-func (w *Worker) Connect(plan [32]byte, version string) (*process.Ranks, error) {
-	c := process.Config{Rank: w.Rank, Ranks: w.Ranks, Dir: w.Dir, Plan: plan, Version: version, Shared: w.Shared, Deadline: w.Deadline}
+// Connect joins the other ranks. plan is the hash of the program, version that of the command: all must have the same. largest
+// is the size of the largest message.
+func (w *Worker) Connect(plan [32]byte, version string, largest int) (*process.Ranks, error) {
+	c := process.Config{Rank: w.Rank, Ranks: w.Ranks, Dir: w.Dir, Plan: plan, Version: version, Shared: w.Shared, Largest: largest, Deadline: w.Deadline}
 	copy(c.Token[:], w.Token)
 	l, err := process.Listen(c)
 	if err != nil {
