@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"runtime/device":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
 	"verify":                  {"diag", "ir", "plan", "runtime", "runtime/device"},
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
-	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "verify"},
+	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "runtime/transport", "verify"},
 	"internal/modelgen":       {"data"},
 }
 

@@ -41,7 +41,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 				flat = append(flat, t.sum, t.count)
 			}
 			all, err := k.world.Gather(flat)
-			if err == nil && k.number == lossRank(r.plan) {
+			if err == nil && k.number == LossRank(r.plan) {
 				r.add(values, all)
 			}
 			return k.during("the end of an evaluation", err)
@@ -49,7 +49,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !r.join.Holds(lossRank(r.plan)) {
+		if !r.join.Holds(LossRank(r.plan)) {
 			continue
 		}
 		e := Eval{Name: q.Name, Rows: d.Rows()}

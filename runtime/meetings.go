@@ -18,12 +18,29 @@ type meetings struct {
 	results []transport.End
 }
 
-// lossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
-func lossRank(p *plan.Plan) int {
+// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
+func LossRank(p *plan.Plan) int {
 	if q := p.Programs[0]; len(q.Outputs) > 0 {
 		return q.Outputs[0].Stage * p.Degree
 	}
 	return 0
+}
+
+// LargestMessage is the size of the largest message of a plan's programs, in bytes.
+func LargestMessage(p *plan.Plan) (most int) {
+	for _, q := range p.Programs {
+		for _, m := range q.Messages {
+			most = max(most, m.Bytes())
+		}
+		for _, m := range q.Shared {
+			n := 0
+			for _, t := range m.Tensors {
+				n += t.Type.Bytes()
+			}
+			most = max(most, n)
+		}
+	}
+	return most
 }
 
 // meet joins the groups of a rank and opens the queues of its reports. id is the first number that no queue has.
@@ -65,7 +82,7 @@ func (r *runner) meet(k *rank, id int) {
 	if p.Programs[0].Infer || k.replica > 0 {
 		return
 	}
-	loss := lossRank(p)
+	loss := LossRank(p)
 	queue := func(id, stage, bytes int) transport.End {
 		from := stage * p.Degree
 		if from == loss || k.number != from && k.number != loss {

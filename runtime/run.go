@@ -523,7 +523,7 @@ func (r *runner) collect(ctx context.Context) error {
 		if err != nil {
 			return k.during("the end of the run", err)
 		}
-		if k.number == lossRank(r.plan) {
+		if k.number == LossRank(r.plan) {
 			r.count(all)
 		}
 		return r.parameters(k)
@@ -545,7 +545,7 @@ func (r *runner) count(bytes [][]float64) {
 // parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
 // are, else as messages.
 func (r *runner) parameters(k *rank) error {
-	loss := lossRank(r.plan)
+	loss := LossRank(r.plan)
 	for s, st := range r.plan.Stages {
 		for i, sp := range st.Params {
 			from, n := s*r.plan.Degree, sp.Param.Index()

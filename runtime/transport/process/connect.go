@@ -28,6 +28,7 @@ type Config struct {
 	Plan        [32]byte // hash of the program
 	Version     string   // of the command
 	Shared      bool     // messages go through shared memory
+	Largest     int      // bytes of the largest message: what the shared memory is made for
 	Deadline    time.Duration
 }
 
@@ -39,7 +40,7 @@ type hello struct {
 	Plan     [32]byte
 	From, To uint32
 	Ranks    uint32
-	Shared   uint32
+	Ring     uint32 // bytes of a ring in shared memory; 0 without
 }
 
 var (
@@ -50,7 +51,7 @@ var (
 func (c *Config) hello(to int) hello {
 	h := hello{Magic: helloMagic, Token: c.Token, Version: sha256.Sum256([]byte(c.Version)), Plan: c.Plan, From: uint32(c.Rank), To: uint32(to), Ranks: uint32(c.Ranks)}
 	if c.Shared {
-		h.Shared = 1
+		h.Ring = uint32(ringFor(c.Largest))
 	}
 	return h
 }
@@ -68,7 +69,7 @@ func (c *Config) check(h hello, from int) error {
 		return fmt.Errorf("rank %d is another version of the command", h.From)
 	case h.Plan != want.Plan:
 		return fmt.Errorf("rank %d runs another program", h.From)
-	case h.Ranks != want.Ranks || h.Shared != want.Shared:
+	case h.Ranks != want.Ranks || h.Ring != want.Ring:
 		return fmt.Errorf("rank %d was started for another number of ranks or with another transport", h.From)
 	case from >= 0 && int(h.From) != from, int(h.From) >= c.Ranks:
 		return fmt.Errorf("rank %d is not who was asked for", h.From)
@@ -162,7 +163,7 @@ func (c *Config) dial(rank int, until time.Time) (stream, error) {
 	memory := -1
 	var rights []byte
 	if c.Shared {
-		if memory, err = makeShared(); err != nil {
+		if memory, err = makeShared(ringFor(c.Largest)); err != nil {
 			return nil, err
 		}
 		defer unix.Close(memory)
@@ -186,7 +187,7 @@ func (c *Config) dial(rank int, until time.Time) (stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(conn, memory, true)
+	return c.open(conn, memory, true)
 }
 
 // accept takes a connection of a rank above.
@@ -220,13 +221,13 @@ func (c *Config) accept(conn *net.UnixConn, until time.Time) (rank int, s stream
 		if memory < 0 {
 			err = errShared
 		} else {
-			err = checkShared(memory)
+			err = checkShared(memory, ringFor(c.Largest))
 		}
 	}
 	if err != nil {
 		return 0, nil, err
 	}
-	s, err = open(conn, memory, false)
+	s, err = c.open(conn, memory, false)
 	return int(h.From), s, err
 }
 
@@ -274,7 +275,7 @@ func sameUser(conn *net.UnixConn) error {
 }
 
 // open makes the stream of a connection. memory is -1 without.
-func open(conn *net.UnixConn, memory int, made bool) (stream, error) {
+func (c *Config) open(conn *net.UnixConn, memory int, made bool) (stream, error) {
 	f, err := conn.File() // of its own
 	if err != nil {
 		return nil, err
@@ -282,7 +283,7 @@ func open(conn *net.UnixConn, memory int, made bool) (stream, error) {
 	s, err := newSocket(f)
 	if err == nil && memory >= 0 {
 		var x *shared
-		if x, err = newShared(s, memory, made); err == nil {
+		if x, err = newShared(s, memory, ringFor(c.Largest), made); err == nil {
 			return x, nil
 		}
 	}

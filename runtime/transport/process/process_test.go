@@ -89,7 +89,7 @@ func together(t *testing.T, ranks []*Ranks, f func(e transport.Endpoint, rank in
 func TestQueues(t *testing.T) {
 	both(t, func(t *testing.T, shared bool) {
 		const rounds, outstanding = 40, 3
-		sizes := []int{0, 1, 4097, ringSize - 7, 3 * ringSize, 16 << 10}
+		sizes := []int{0, 1, 4097, smallestRing - 7, 3 * smallestRing, 16 << 10}
 		fill := func(b []byte, id, n int) {
 			s := rand.New(rand.NewPCG(uint64(id), uint64(n)))
 			for i := range b {
@@ -110,7 +110,7 @@ func TestQueues(t *testing.T) {
 				}
 				lanes = append(lanes, l)
 			}
-			want := make([]byte, 3*ringSize)
+			want := make([]byte, 3*smallestRing)
 			settle := func(id int, n int) error {
 				l := lanes[id]
 				if err := l.Wait(uint64(n)); err != nil || l.sends {

@@ -109,12 +109,25 @@ func (s *socket) wants(writing bool) unix.PollFd {
 	return fd
 }
 
-// Shared memory has a ring for each direction: a page with counters on cache lines of their own, then the bytes.
+// Shared memory has a ring for each direction: a page with counters on cache lines of their own, then the bytes. Small rings
+// stay in a cache; one that a message does not fit into twice makes its sender come back for the rest.
 const (
-	ringSize   = 256 << 10
-	ringPage   = 4 << 10
-	sharedSize = 2 * (ringPage + ringSize)
+	smallestRing = 256 << 10
+	largestRing  = 32 << 20
+	ringPage     = 4 << 10
 )
+
+// ringFor is the size of rings for messages of that many bytes, a power of two.
+func ringFor(bytes int) int {
+	size := smallestRing
+	for size < largestRing && size < 2*(bytes+headerSize) {
+		size *= 2
+	}
+	return size
+}
+
+// sharedSize is that of the memory for two rings.
+func sharedSize(ring int) int { return 2 * (ringPage + ring) }
 
 // ring is one direction. The counters only grow; the peer may write anything into them, so what is read is checked.
 type ring struct {
@@ -123,6 +136,7 @@ type ring struct {
 	readerSleeps *atomic.Uint32
 	writerSleeps *atomic.Uint32
 	data         []byte
+	size         uint64
 	ownWritten   uint64 // of the writing side
 	ownTaken     uint64 // of the reading side
 	seen         uint64 // the last valid counter of the other side
@@ -133,7 +147,7 @@ func newRing(mem []byte) *ring {
 	return &ring{
 		written: (*atomic.Uint64)(at(0)), taken: (*atomic.Uint64)(at(64)),
 		readerSleeps: (*atomic.Uint32)(at(128)), writerSleeps: (*atomic.Uint32)(at(192)),
-		data: mem[ringPage : ringPage+ringSize],
+		data: mem[ringPage:], size: uint64(len(mem) - ringPage),
 	}
 }
 
@@ -142,12 +156,12 @@ var errShared = errors.New("the shared memory is damaged")
 
 func (r *ring) read(p []byte) (int, error) {
 	if r.seen == r.ownTaken {
-		if r.seen = r.written.Load(); r.seen-r.ownTaken > ringSize {
+		if r.seen = r.written.Load(); r.seen-r.ownTaken > r.size {
 			return 0, errShared
 		}
 	}
 	n := min(int(r.seen-r.ownTaken), len(p))
-	at := int(r.ownTaken % ringSize)
+	at := int(r.ownTaken % r.size)
 	m := copy(p[:n], r.data[at:])
 	copy(p[m:n], r.data)
 	r.ownTaken += uint64(n)
@@ -157,13 +171,13 @@ func (r *ring) read(p []byte) (int, error) {
 func (r *ring) write(buffers [][]byte) (int, error) {
 	total := 0
 	for _, b := range buffers {
-		if int(ringSize-(r.ownWritten-r.seen)) < len(b) {
-			if r.seen = r.taken.Load(); r.ownWritten-r.seen > ringSize {
+		if int(r.size-(r.ownWritten-r.seen)) < len(b) {
+			if r.seen = r.taken.Load(); r.ownWritten-r.seen > r.size {
 				return 0, errShared
 			}
 		}
-		n := min(int(ringSize-(r.ownWritten-r.seen)), len(b))
-		at := int(r.ownWritten % ringSize)
+		n := min(int(r.size-(r.ownWritten-r.seen)), len(b))
+		at := int(r.ownWritten % r.size)
 		m := copy(r.data[at:], b[:n])
 		copy(r.data, b[m:n])
 		r.ownWritten += uint64(n)
@@ -184,12 +198,12 @@ type shared struct {
 }
 
 // newShared maps the memory. The side that made it writes into the first ring.
-func newShared(s *socket, fd int, made bool) (*shared, error) {
-	mem, err := unix.Mmap(fd, 0, sharedSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func newShared(s *socket, fd, ring int, made bool) (*shared, error) {
+	mem, err := unix.Mmap(fd, 0, sharedSize(ring), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("shared memory: %w", err)
 	}
-	half := ringPage + ringSize
+	half := ringPage + ring
 	x := &shared{socket: s, mem: mem, out: newRing(mem[:half]), in: newRing(mem[half:])}
 	if !made {
 		x.in, x.out = x.out, x.in
@@ -198,10 +212,10 @@ func newShared(s *socket, fd int, made bool) (*shared, error) {
 }
 
 // makeShared makes memory that cannot shrink under the one that maps it.
-func makeShared() (fd int, err error) {
+func makeShared(ring int) (fd int, err error) {
 	fd, err = unix.MemfdCreate("ppc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err == nil {
-		if err = unix.Ftruncate(fd, sharedSize); err == nil {
+		if err = unix.Ftruncate(fd, int64(sharedSize(ring))); err == nil {
 			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 		}
 		if err != nil {
@@ -215,13 +229,13 @@ func makeShared() (fd int, err error) {
 }
 
 // checkShared holds that memory from a peer is what makeShared makes.
-func checkShared(fd int) error {
+func checkShared(fd, ring int) error {
 	var st unix.Stat_t
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil {
 		err = unix.Fstat(fd, &st)
 	}
-	if err != nil || st.Size != sharedSize || seals&unix.F_SEAL_SHRINK == 0 {
+	if err != nil || st.Size != int64(sharedSize(ring)) || seals&unix.F_SEAL_SHRINK == 0 {
 		return errShared
 	}
 	return nil
@@ -263,7 +277,7 @@ func (x *shared) sleep(writing bool) bool {
 	if writing {
 		x.out.writerSleeps.Store(1)
 	}
-	return x.in.written.Load() == x.in.ownTaken && (!writing || x.out.ownWritten-x.out.taken.Load() == ringSize)
+	return x.in.written.Load() == x.in.ownTaken && (!writing || x.out.ownWritten-x.out.taken.Load() == x.out.size)
 }
 
 // awake takes the bytes that woke this side up, or finds that there is nobody left who could.
