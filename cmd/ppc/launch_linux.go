@@ -24,6 +24,7 @@ import (
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/launch"
+	"github.com/ppc-lang/ppc/runtime/transport/mpi"
 	"github.com/ppc-lang/ppc/runtime/transport/process"
 )
 
@@ -39,7 +40,7 @@ func (a *app) launchCommands() []*cli.Command {
 			Action: a.launch,
 		},
 		{
-			Name: "worker", Usage: "one rank: started by launch", ArgsUsage: "DIR", Hidden: true,
+			Name: "worker", Usage: "one rank: started by ppc launch, or by mpirun", ArgsUsage: "DIR",
 			Flags:  slices.Concat(compileFlags(), runFlags()),
 			Action: a.work,
 		},
@@ -211,6 +212,9 @@ func (l *launchLogs) close() error {
 
 // work is one rank.
 func (a *app) work(ctx context.Context, c *cli.Command) error {
+	if !launch.Launched() && mpi.Launched() {
+		return a.workUnderMPI(ctx, c)
+	}
 	w, ctx, err := launch.Join(ctx)
 	if err != nil {
 		return usagef("%v", err)

@@ -21,7 +21,10 @@ const (
 )
 
 // ErrAlone is what Join gives in a process that no supervisor has started.
-var ErrAlone = errors.New("a worker is started by `ppc launch`")
+var ErrAlone = errors.New("a worker is started by `ppc launch`, or by mpirun")
+
+// Launched reports whether a supervisor has started this process.
+func Launched() bool { return os.Getenv(variable) != "" }
 
 // Worker is the process of one rank, as it sees its supervisor.
 type Worker struct {
