@@ -27,11 +27,12 @@ var mayImport = map[string][]string{
 	"passes":                  {"diag", "ir", "plan"},
 	"codegen/ascend":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
 	"codegen/ascend/emulator": {}, // headers and what builds on them: a leaf
-	"runtime":                 {"diag", "ir", "plan", "data", "runtime/device"},
+	"runtime":                 {"diag", "ir", "plan", "data", "runtime/device", "runtime/transport"},
+	"runtime/transport":       {},
 	"runtime/device":          {"diag", "ir", "plan", "codegen/ascend/emulator"},
 	"verify":                  {"diag", "ir", "plan", "runtime", "runtime/device"},
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
-	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "verify"},
+	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "runtime/transport", "verify"},
 	"internal/modelgen":       {"data"},
 }
 
@@ -41,7 +42,8 @@ var libraries = map[string][]string{
 	"gopkg.in/yaml.v3":                    {"plan"},
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
-	"golang.org/x/sys":                    {"runtime/device", "codegen/ascend/emulator"},
+	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator"},
+	"github.com/ebitengine/purego":        {"runtime/transport"},
 }
 
 // part is the row of mayImport a folder belongs to.
@@ -130,7 +132,7 @@ func TestRequirements(t *testing.T) {
 	}
 	want := map[string]bool{
 		"github.com/alecthomas/participle/v2": true, "github.com/google/go-cmp": true, "github.com/rogpeppe/go-internal": true,
-		"github.com/urfave/cli/v3": true, "golang.org/x/sys": true, "golang.org/x/tools": true, "gonum.org/v1/gonum": true,
+		"github.com/urfave/cli/v3": true, "github.com/ebitengine/purego": true, "golang.org/x/sys": true, "golang.org/x/tools": true, "gonum.org/v1/gonum": true,
 		"gopkg.in/yaml.v3": true, "pgregory.net/rapid": true,
 	}
 	_, body, _ := strings.Cut(string(text), "require (")

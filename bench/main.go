@@ -2,6 +2,7 @@
 // with those of another machine.
 //
 //	go run ./bench tutorial [-data DIR]   steps per second of the tutorial on one and two ranks
+//	go run ./bench launch [-data DIR]     two ranks of the tutorial as goroutines and as processes
 //	go run ./bench gemm                   matrix products against gonum
 //	go run ./bench compile                compile time against layers and micro-batches, process start included
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
@@ -19,7 +20,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench tutorial|gemm|compile|models|inference|accuracy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|accuracy [flags]")
 		os.Exit(2)
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -31,6 +32,8 @@ func main() {
 	switch os.Args[1] {
 	case "tutorial":
 		err = tutorial(*data, *runs)
+	case "launch":
+		err = launches(*data, *runs)
 	case "gemm":
 		err = gemm(*runs)
 	case "compile":

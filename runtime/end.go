@@ -84,10 +84,7 @@ func (r *rank) reduce(p *rankProgram, a *rankAction) error {
 	if err := r.fold(p, a); err != nil {
 		return err
 	}
-	if !r.group.reduce(r.replica, r.gradients, func(member int) { r.waitsForRank(r.stage, member) }) {
-		return errStopped
-	}
-	return nil
+	return r.group.Reduce(r.gradients)
 }
 
 // norm learns the squares of all stages: whether the step is skipped, and how much gradients are clipped. All ranks come to
@@ -99,9 +96,9 @@ func (r *rank) norm(p *rankProgram, a *rankAction) error {
 	if err := r.dev.Squares(r.squares); err != nil {
 		return err
 	}
-	parts, ok := r.column.gather(r.stage, r.squares, func(stage int) { r.waitsForRank(stage, r.replica) })
-	if !ok {
-		return errStopped
+	parts, err := r.column.Gather(r.squares)
+	if err != nil {
+		return err
 	}
 	_, total := squaresOf(r.plan, parts)
 	norm := math.Sqrt(total) / r.scale
@@ -117,10 +114,7 @@ func (r *rank) gather() error {
 	if r.overflow {
 		return nil // on all ranks
 	}
-	if !r.shard.collect(r.replica%r.plan.ShardSize, r.values, r.plan, func(member int) { r.waitsForRank(r.stage, r.replica/r.plan.ShardSize*r.plan.ShardSize+member) }) {
-		return errStopped
-	}
-	return nil
+	return r.shard.Collect(r.values)
 }
 
 // update runs the optimizer, unless the step is skipped. Without anything that looks at gradients the device may update each
@@ -163,12 +157,12 @@ func (r *rank) update(p *rankProgram, a *rankAction) error {
 }
 
 // gatherOnStage gives the values of all ranks of the stage.
-func (r *rank) gatherOnStage(own []float64) ([][]float64, bool) {
+func (r *rank) gatherOnStage(own []float64) ([][]float64, error) {
 	if r.plan.Degree == 1 {
 		r.alone[0] = own
-		return r.alone[:], true
+		return r.alone[:], nil
 	}
-	return r.group.gather(r.replica, own, func(member int) { r.waitsForRank(r.stage, member) })
+	return r.group.Gather(own)
 }
 
 // squaresOf puts the sums of squares of all stages in the order of Module.Params, and adds them up in that order.

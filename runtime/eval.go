@@ -20,48 +20,50 @@ func (r *runner) evaluate(ctx context.Context) error {
 		}
 		d := r.datasets[i]
 		whole := d.Rows() / q.Batch * q.Batch
-		values := make([][]tally, r.plan.Degree) // by replica; each entry is written by the rank that computes it
-		for d := range values {
-			values[d] = make([]tally, len(q.Outputs))
-		}
+		values := make([]tally, len(q.Outputs))
 		err := r.all(ctx, func(k *rank) error {
+			own := make([]tally, len(q.Outputs)) // this rank's
 			for row := 0; row < whole; row += q.Batch {
 				if k.replica >= q.Degree {
 					break
 				}
-				if err := r.evaluateBatch(k, i, row, values[k.replica], q.Batch); err != nil {
+				if err := r.evaluateBatch(k, i, row, own, q.Batch); err != nil {
 					return err
 				}
 			}
 			for row := whole; row < d.Rows() && q.Rest >= 0 && k.replica == 0; row++ {
-				if err := r.evaluateBatch(k, q.Rest, row, values[0], 1); err != nil {
+				if err := r.evaluateBatch(k, q.Rest, row, own, 1); err != nil {
 					return err
 				}
 			}
-			return nil
+			var flat []float64
+			for _, t := range own {
+				flat = append(flat, t.sum, t.count)
+			}
+			all, err := k.world.Gather(flat)
+			if err == nil && k.number == LossRank(r.plan) {
+				r.add(values, all)
+			}
+			return k.during("the end of an evaluation", err)
 		})
 		if err != nil {
 			return err
+		}
+		if !r.join.Holds(LossRank(r.plan)) {
+			continue
 		}
 		e := Eval{Name: q.Name, Rows: d.Rows()}
 		if q.Rest < 0 {
 			e.Rows = whole
 		}
-		total := values[0]
-		for _, part := range values[1:] {
-			for v := range total {
-				total[v].sum += part[v].sum
-				total[v].count += part[v].count
-			}
-		}
 		at := 0
 		for _, res := range q.Results {
 			m := Metric{Name: res.Name}
 			if res.Ratio {
-				m.Value = total[at].sum / total[at+1].sum
+				m.Value = values[at].sum / values[at+1].sum
 				at += 2
 			} else {
-				m.Value = total[at].sum / total[at].count
+				m.Value = values[at].sum / values[at].count
 				at++
 			}
 			e.Metrics = append(e.Metrics, m)
@@ -72,6 +74,21 @@ func (r *runner) evaluate(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// add sums up what all ranks have: over the ranks of a stage, in their order. Every result is that of one stage.
+func (r *runner) add(total []tally, ranks [][]float64) {
+	for v := range total {
+		for replica := range r.plan.Degree {
+			var part tally
+			for n := replica; n < len(ranks); n += r.plan.Degree {
+				part.sum += ranks[n][2*v]
+				part.count += ranks[n][2*v+1]
+			}
+			total[v].sum += part.sum
+			total[v].count += part.count
+		}
+	}
 }
 
 // evaluateBatch runs one batch and adds what its results are on this rank, weighted by rows where they are means over them.

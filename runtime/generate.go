@@ -10,6 +10,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // requests are what a generating program works on: prompts, and how many tokens each wants. Requests that stand together
@@ -120,15 +121,14 @@ type generator struct {
 	reader int          // chunk whose pass the input must be complete for, -1 on a stage that does not read it
 	input  [][]byte     // by micro-batch
 	fed    [][]byte     // the result that is fed back, by micro-batch, where this rank computes it; else nil
-	posted [2][]uint64  // transfers so far, by side and message
+	posted []uint64     // transfers so far, by message
 	sends  [][]outgoing // by chunk: the messages of its forward passes
 }
 
 // outgoing is a message that a chunk sends. slots has, by slot, 1 + the number of the transfer that used it last.
 type outgoing struct {
 	id    int
-	link  *link
-	peer  int
+	link  transport.End
 	slots []uint64
 }
 
@@ -192,13 +192,11 @@ func newGenerator(k *rank, x *requests) *generator {
 			g.fed = o.micros
 		}
 	}
-	for side := range g.posted {
-		g.posted[side] = make([]uint64, len(q.Messages))
-	}
+	g.posted = make([]uint64, len(q.Messages))
 	g.sends = make([][]outgoing, len(q.Chunks))
 	for _, m := range q.Messages {
 		if q.Chunks[m.From].Stage == k.stage {
-			g.sends[m.From] = append(g.sends[m.From], outgoing{m.ID, k.links[0][m.ID], q.Chunks[m.To].Stage, make([]uint64, m.Window)})
+			g.sends[m.From] = append(g.sends[m.From], outgoing{m.ID, p.links[m.ID], make([]uint64, m.Window)})
 		}
 	}
 	return g
@@ -238,9 +236,9 @@ func (g *generator) run(outputs []Output) error {
 		g.current.Store(uint64(i))
 		if a.Kind != plan.Forward {
 			t := a.transfer
-			t.perStep, t.nth = 0, g.posted[a.side][a.Message]
-			g.posted[a.side][a.Message]++
-			if a.side == 1 {
+			t.perStep, t.nth = 0, g.posted[a.Message]
+			g.posted[a.Message]++
+			if a.Kind.IsRecv() {
 				wants = append(wants, t)
 			} else {
 				for _, o := range g.sends[a.Chunk] {
@@ -249,7 +247,7 @@ func (g *generator) run(outputs []Output) error {
 					}
 				}
 			}
-			a.link.post(a.side == 1, a.buffers)
+			a.link.Post(a.buffers)
 			continue
 		}
 		if err := g.pass(a, wants); err != nil {
@@ -279,7 +277,7 @@ func (g *generator) pass(a *rankAction, wants []transfer) error {
 	}
 	for _, o := range g.sends[a.Chunk] {
 		if n := o.slots[a.Micro%len(o.slots)]; n > 0 {
-			if err := g.wait(g.p, &transfer{link: o.link, nth: n - 1, peer: o.peer}); err != nil {
+			if err := o.link.Wait(n - 1); err != nil {
 				return err
 			}
 		}

@@ -13,23 +13,21 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // errStopped ends a rank because another one failed; it is never the error that is reported.
-var errStopped = errors.New("stopped")
+var errStopped = transport.ErrStopped
 
 // rank executes the actions of one stage on its part of the rows, in one goroutine.
 type rank struct {
 	number   int // stage x degree + replica
 	stage    int
 	replica  int
-	group    *group // of the stage
-	shard    *group // those of the stage that share out optimizer states with this one
-	column   *group // the ranks of all stages with the same part of the rows
+	endpoint transport.Endpoint
+	meetings // groups and queues beside the messages of the programs
 	plan     *plan.Plan
 	dev      device.Device
-	spin     spinner
-	links    [][]*link // by program, then its messages and its shared messages
 	programs []*rankProgram
 	end
 	session bool             // results stay where they are computed: see Session
@@ -49,8 +47,9 @@ type rankProgram struct {
 	actions []rankAction
 	inputs  []inputBuffer
 	outputs []outputBuffer
-	step    uint64     // steps of this program so far
-	ends    []transfer // the last transfer of a step on each link of this rank
+	step    uint64                // steps of this program so far
+	links   map[int]transport.End // of this rank, by number among messages and then shared messages
+	ends    []transfer            // the last transfer of a step on each link of this rank
 }
 
 // rankAction is an action with its link and buffers.
@@ -62,13 +61,11 @@ type rankAction struct {
 	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
 }
 
-// transfer is the nth of perStep in a step on a link; side is this rank's: 0 sends, 1 receives.
+// transfer is the nth of perStep in a step on a link.
 type transfer struct {
-	link    *link
+	link    transport.End
 	nth     uint64
 	perStep uint64
-	side    int
-	peer    int // the rank at the other end
 }
 
 type inputBuffer struct {
@@ -82,13 +79,13 @@ type outputBuffer struct {
 	micros [][]byte
 }
 
-// prepare resolves the actions and buffers of every program.
-func (r *rank) prepare() {
+// prepare resolves the actions and buffers of every program. It returns the first number that no queue has.
+func (r *rank) prepare() int {
 	st := r.plan.Stages[r.stage]
 	slot := func(ref plan.Ref, micro int) int { return micro % st.Areas[ref.Area].Slots }
+	ids := 0 // of queues, the same on all ranks
 	for i, q := range r.plan.Programs {
-		p := &rankProgram{Program: q, index: i}
-		peer := func(stage int) int { return stage*r.plan.Degree + r.replica }
+		p := &rankProgram{Program: q, index: i, links: map[int]transport.End{}}
 		sent := map[[2]int]transfer{}
 		var wants []transfer
 		for _, a := range q.Actions[r.stage] {
@@ -99,16 +96,16 @@ func (r *rank) prepare() {
 			switch {
 			case a.Kind.IsShared():
 				m := q.Shared[a.Message]
-				x.transfer = transfer{link: r.links[i][len(q.Messages)+a.Message], perStep: 1, peer: peer(a.Peer)}
 				x.tensors(r, m.Tensors, func(plan.Ref) int { return 0 })
+				x.transfer = transfer{link: r.link(p, &x, ids, len(q.Messages)+a.Message, 1), perStep: 1}
 				p.ends = append(p.ends, x.transfer)
 				if a.Kind == plan.RecvGrad {
 					wants = append(wants, x.transfer)
 				}
 			case a.Message >= 0:
 				m := q.Messages[a.Message]
-				x.transfer = transfer{link: r.links[i][a.Message], nth: uint64(a.Micro), perStep: uint64(q.MicroBatches), peer: peer(a.Peer)}
 				x.tensors(r, m.Tensors, func(ref plan.Ref) int { return slot(ref, a.Micro) })
+				x.transfer = transfer{link: r.link(p, &x, ids, a.Message, q.MicroBatches), nth: uint64(a.Micro), perStep: uint64(q.MicroBatches)}
 				if a.Micro == q.MicroBatches-1 {
 					p.ends = append(p.ends, x.transfer)
 				}
@@ -156,19 +153,36 @@ func (r *rank) prepare() {
 			p.outputs = append(p.outputs, out)
 		}
 		r.programs = append(r.programs, p)
+		ids += (len(q.Messages) + len(q.Shared)) * r.plan.Degree
 	}
 	r.pending = make([]device.Pending, 0, 8)
 	r.prepareEnd()
+	return ids
+}
+
+// link is this rank's end of the queue of a message, whose buffers the action has. first is the queue's number of the first
+// message of the program.
+func (r *rank) link(p *rankProgram, a *rankAction, first, message, perStep int) transport.End {
+	if l, ok := p.links[message]; ok {
+		return l
+	}
+	q := transport.Queue{ID: first + message*r.plan.Degree + r.replica, From: r.number, To: a.Peer*r.plan.Degree + r.replica, Outstanding: perStep}
+	if a.Kind.IsRecv() {
+		q.From, q.To = q.To, q.From
+	}
+	for _, b := range a.buffers {
+		q.Bytes += len(b)
+	}
+	l := r.endpoint.End(q)
+	p.links[message] = l
+	return l
 }
 
 // tensors resolves the buffers of a message on this rank's side.
 func (a *rankAction) tensors(r *rank, list []plan.Tensor, slot func(plan.Ref) int) {
-	if a.Kind.IsRecv() {
-		a.side = 1
-	}
 	for _, t := range list {
 		ref := t.From
-		if a.side == 1 {
+		if a.Kind.IsRecv() {
 			ref = t.To
 		}
 		a.buffers = append(a.buffers, r.dev.Buffer(ref, slot(ref)))
@@ -226,9 +240,13 @@ func (p *rankProgram) loadAll(d *data.Dataset, row, replica int) error {
 	return nil
 }
 
-// floats and ints look at device memory as numbers; the plan aligns buffers.
+// floats and ints look at device memory as numbers, raw at numbers as memory; the plan aligns buffers.
 func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+func raw(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }
 
 func ints(b []byte) []int32 {
@@ -256,7 +274,7 @@ func (r *rank) run(index int) error {
 	// Every transfer of the step must be complete before the next step writes its buffers.
 	for i := range p.ends {
 		if err := r.wait(p, &p.ends[i]); err != nil {
-			return err
+			return r.during("the end of the step", err)
 		}
 	}
 	p.step++
@@ -271,6 +289,14 @@ func (r *rank) blame(a *rankAction, err error) error {
 		return diag.List{d}
 	}
 	return fmt.Errorf("rank %d: %s: %w", r.number, a.describe(), err)
+}
+
+// during says where an error of the transport came up beside the actions.
+func (r *rank) during(what string, err error) error {
+	if err == nil || err == errStopped {
+		return err
+	}
+	return fmt.Errorf("rank %d: %s: %w", r.number, what, err)
 }
 
 func (a *rankAction) describe() string {
@@ -324,19 +350,13 @@ func (r *rank) action(p *rankProgram, a *rankAction) error {
 				return err
 			}
 		}
-		a.link.post(a.side == 1, a.buffers)
+		a.link.Post(a.buffers)
 		return nil
 	}
 }
 
-// waitsForRank tells the watchdog which rank a collective waits for; a negative number ends it.
-func (r *rank) waitsForRank(stage, replica int) {
-	if stage < 0 || replica < 0 {
-		r.waitsFor.Store(0)
-	} else {
-		r.waitsFor.Store(int64(stage*r.plan.Degree+replica) + 1)
-	}
-}
+// waits tells the watchdog for which rank this one waits; -1 ends it.
+func (r *rank) waits(number int) { r.waitsFor.Store(int64(number) + 1) }
 
 // forward runs a forward pass and keeps the new values of buffers.
 func (r *rank) forward(p *rankProgram, a *rankAction) error {
@@ -375,19 +395,10 @@ func (r *rank) weight(p *rankProgram, at, n int) error {
 // wait returns when a transfer is complete; meanwhile it runs pending weight passes.
 func (r *rank) wait(p *rankProgram, t *transfer) error {
 	l, seq := t.link, p.step*t.perStep+t.nth
-	for l.done.Load() <= seq && len(r.pending) > 0 {
+	for len(r.pending) > 0 && !l.Done(seq) {
 		if err := r.weight(p, 0, 1); err != nil {
 			return err
 		}
 	}
-	if l.done.Load() > seq {
-		return nil
-	}
-	r.waitsFor.Store(int64(t.peer) + 1)
-	ok := r.spin.wait(l, seq, t.side)
-	r.waitsFor.Store(0)
-	if !ok {
-		return errStopped
-	}
-	return nil
+	return l.Wait(seq)
 }

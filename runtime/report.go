@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // report is what a rank tells about a step, by Stage.Params.
@@ -15,7 +17,10 @@ type report struct {
 
 // reportOf describes the step that a rank has done.
 func (r *runner) reportOf(k *rank) (report, error) {
-	own := report{squares: append([]float64(nil), k.squares...)}
+	var own report
+	if r.opt.Norms {
+		own.squares = append(own.squares, k.squares...)
+	}
 	if !r.opt.Digests {
 		return own, nil
 	}
@@ -39,30 +44,92 @@ func digest(v []float32) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// send hands a rank's report to the rank that has the loss. Both ends count as waiting: see watch.
-func (r *runner) send(k *rank, to int, own report) error {
-	k.waitsFor.Store(int64(to*r.plan.Degree) + 1)
-	defer k.waitsFor.Store(0)
-	select {
-	case r.reports[k.stage] <- own:
-		return nil
-	case <-r.stop:
-		return errStopped
+// reportLink carries reports of one rank: squares, then digests, where they are asked for.
+type reportLink struct {
+	transport.End
+	buffers [][]byte
+	sent    uint64 // reports so far
+}
+
+// reportBytes is the size of a report about so many parameters.
+func reportBytes(params int, o Options) (n int) {
+	if o.Norms {
+		n += 8 * params
 	}
+	if o.Digests {
+		n += 8 * params
+	}
+	return n
+}
+
+// send hands a rank's report to the rank that has the loss, once that has taken the one before. A stage without parameters has
+// no link and nothing to report.
+func (l *reportLink) send(own report) error {
+	if l == nil {
+		return nil
+	}
+	if err := l.finish(); err != nil {
+		return err
+	}
+	b := l.buffers[0][:0]
+	for _, x := range own.squares {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+	}
+	for _, x := range own.digests {
+		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	l.Post(l.buffers)
+	l.sent++
+	return nil
+}
+
+// finish waits until the last report is on its way.
+func (l *reportLink) finish() error {
+	if l == nil || l.sent == 0 {
+		return nil
+	}
+	return l.Wait(l.sent - 1)
+}
+
+// take waits for the next report.
+func (l *reportLink) take(o Options) (r report, err error) {
+	l.Post(l.buffers)
+	if err := l.Wait(l.sent); err != nil {
+		return r, err
+	}
+	l.sent++
+	b := l.buffers[0]
+	n := len(b) / 8
+	if o.Norms && o.Digests {
+		n /= 2
+	}
+	next := func() uint64 {
+		x := binary.LittleEndian.Uint64(b)
+		b = b[8:]
+		return x
+	}
+	if o.Norms {
+		for range n {
+			r.squares = append(r.squares, math.Float64frombits(next()))
+		}
+	}
+	if o.Digests {
+		for range n {
+			r.digests = append(r.digests, next())
+		}
+	}
+	return r, nil
 }
 
 // gather collects the reports of all stages. The global norm adds the sums of squares in declaration order.
 func (r *runner) gather(k *rank, own report, s *Step) error {
-	defer k.waitsFor.Store(0)
 	all := make([]report, len(r.plan.Stages))
 	for t := range all {
 		all[t] = own
-		if t != k.stage {
-			k.waitsFor.Store(int64(t*r.plan.Degree) + 1)
-			select {
-			case all[t] = <-r.reports[t]:
-			case <-r.stop:
-				return errStopped
+		if l := k.reports[t]; l != nil {
+			var err error
+			if all[t], err = l.take(r.opt); err != nil {
+				return k.during("the report of a step", err)
 			}
 		}
 	}

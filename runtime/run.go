@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,12 +16,16 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // Options of a run. The zero value trains as the plan says on nothing: Open must be set.
 type Options struct {
-	Open   device.Open
-	Device device.Options // Print and Seed are set by the runtime
+	Open device.Open
+	// Transport joins the ranks; nil if all of them run in this process. Another one holds what ranks of this process it has:
+	// only the process with the first rank of the last stage then sees steps, evaluations and results. It trains only.
+	Transport transport.Transport
+	Device    device.Options // Print and Seed are set by the runtime
 	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
 	Steps int
 	// Epochs replaces the plan's, if positive.
@@ -47,6 +50,8 @@ type Options struct {
 	// Deadline is how long no rank may make progress before the run ends with an error that says who waits in which action
 	// for whom; 0 is 30 s. A rank that computes is slow, not stuck: Notice tells of it.
 	Deadline time.Duration
+	// Watch is given, before the first step, what tells at any time what the ranks of this process do.
+	Watch func(look func() []Status)
 	// SkipEval leaves evaluations out.
 	SkipEval bool
 	// Norms asks for gradient norms in OnStep.
@@ -118,13 +123,13 @@ type Param struct {
 type runner struct {
 	plan     *plan.Plan
 	opt      Options
+	join     transport.Transport
 	datasets []*data.Dataset // by program
-	ranks    []*rank
-	total    int // training steps
+	ranks    []*rank         // those of this process
+	total    int             // training steps
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
-	reports  []chan report // by stage
 	result   Result
 	inputs   [][]byte  // of an inference on arrays: all rows of every input
 	rows     int       // of an inference
@@ -142,6 +147,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err
 	}
+	if opt.Watch != nil {
+		opt.Watch(r.look)
+	}
 	if p.Programs[0].Infer {
 		start := time.Now()
 		run := r.infer
@@ -152,7 +160,7 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 			return nil, err
 		}
 		r.result.Seconds = time.Since(start).Seconds()
-		return &r.result, r.collect()
+		return &r.result, r.collect(ctx)
 	}
 	if err := r.all(ctx, r.train); err != nil {
 		return nil, err
@@ -162,7 +170,7 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	return &r.result, r.collect()
+	return &r.result, r.collect(ctx)
 }
 
 // close gives the devices back.
@@ -290,41 +298,25 @@ func (r *runner) openRanks(ctx context.Context) error {
 	if r.opt.Log == nil && prints(r.plan) {
 		return errors.New("the plan prints tensors and the options have no Log to write them to")
 	}
-	links := make([][][]*link, degree) // by replica and program
-	for d := range links {
-		links[d] = make([][]*link, len(r.plan.Programs))
-		for i, q := range r.plan.Programs {
-			for range q.Messages {
-				links[d][i] = append(links[d][i], newLink(q.MicroBatches))
-			}
-			for range q.Shared {
-				links[d][i] = append(links[d][i], newLink(1))
-			}
-		}
-	}
-	spin := longestSpin
-	if n > goruntime.GOMAXPROCS(0) {
-		spin = 0
+	r.join = r.opt.Transport
+	if r.join == nil {
+		r.join = transport.NewInProcess(n)
+	} else if r.plan.Programs[0].Infer {
+		return diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and only training runs on several processes", r.plan.Programs[0].Name).
+			WithRepair("ppc run")}
 	}
 	reduction := r.plan.Reduction
 	if r.opt.Reduction != "" {
 		reduction = r.opt.Reduction
 	}
 	r.opt.Reduction = reduction
-	columns := make([]*group, degree)
-	for d := range columns {
-		columns[d] = newGroup(r.plan.NumStages, r.stop)
-	}
-	var stage, shard *group
 	for number := range n {
+		if !r.join.Holds(number) {
+			continue
+		}
 		s, replica := number/degree, number%degree
-		if replica == 0 {
-			stage = newGroup(degree, r.stop)
-		}
-		if replica%r.plan.ShardSize == 0 {
-			shard = newGroup(r.plan.ShardSize, r.stop)
-		}
-		k := &rank{number: number, stage: s, replica: replica, group: stage, shard: shard, column: columns[replica], session: r.session, plan: r.plan, links: links[replica], spin: spinner{bound: spin, stop: r.stop, dead: &r.dead}}
+		k := &rank{number: number, stage: s, replica: replica, session: r.session, plan: r.plan}
+		k.endpoint = r.join.Endpoint(number, r.stop, k.waits)
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
 		opt.Seed, opt.Replica = r.opt.Seed, replica
@@ -336,7 +328,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", number, err)
 		}
 		k.dev = dev
-		k.prepare()
+		r.meet(k, k.prepare())
 		st := r.plan.Stages[s]
 		for _, b := range st.Buffers {
 			for slot := range st.Areas[b.Ref.Area].Slots {
@@ -368,9 +360,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 			if err := dev.SetParam(i, v); err != nil {
 				return err
 			}
-		}
-		if replica == 0 {
-			r.reports = append(r.reports, make(chan report, 1))
 		}
 	}
 	return nil
@@ -447,10 +436,10 @@ func (r *runner) train(k *rank) error {
 		}
 		var losses [][]float64 // of the ranks of the stage
 		if k.stage == lossStage {
-			var ok bool
+			var err error
 			own = p.values(own[:0], 0)
-			if losses, ok = k.gatherOnStage(own); !ok {
-				return errStopped
+			if losses, err = k.gatherOnStage(own); err != nil {
+				return k.during("gathering losses", err)
 			}
 		}
 		if k.replica > 0 {
@@ -465,8 +454,8 @@ func (r *runner) train(k *rank) error {
 		}
 		if k.stage != lossStage {
 			if reporting {
-				if err := r.send(k, lossStage, mine); err != nil {
-					return err
+				if err := k.reports[k.stage].send(mine); err != nil {
+					return k.during("reporting a step", err)
 				}
 			}
 			continue
@@ -484,6 +473,8 @@ func (r *runner) train(k *rank) error {
 	}
 	if k.stage == lossStage && k.replica == 0 {
 		r.result.Seconds = time.Since(start).Seconds()
+	} else if k.reports != nil {
+		return k.during("reporting the last step", k.reports[k.stage].finish())
 	}
 	return nil
 }
@@ -520,25 +511,64 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 	return sum
 }
 
-// collect takes the parameters and what the devices counted.
-func (r *runner) collect() error {
+// collect takes what the devices counted and the parameters, to the rank that has the loss.
+func (r *runner) collect(ctx context.Context) error {
 	r.result.Params = make([]Param, len(r.plan.Module.Params))
-	for _, k := range r.ranks {
-		for i, sp := range r.plan.Stages[k.stage].Params {
-			if k.replica > 0 {
-				break // as on the first rank of the stage
-			}
-			v := make([]float32, sp.Param.Type.Elems())
-			if err := k.dev.Param(i, v); err != nil {
-				return err
-			}
-			r.result.Params[sp.Param.Index()] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
+	return r.all(ctx, func(k *rank) error {
+		var bytes []float64
+		for _, n := range k.dev.Bytes() {
+			bytes = append(bytes, float64(n))
 		}
-		rr := RankResult{Rank: k.number, Stage: k.stage, Bytes: k.dev.Bytes()}
-		for _, b := range rr.Bytes {
-			rr.PeakBytes += b
+		all, err := k.world.Gather(bytes)
+		if err != nil {
+			return k.during("the end of the run", err)
+		}
+		if k.number == LossRank(r.plan) {
+			r.count(all)
+		}
+		return r.parameters(k)
+	})
+}
+
+// count notes the bytes of all ranks.
+func (r *runner) count(bytes [][]float64) {
+	for number, list := range bytes {
+		rr := RankResult{Rank: number, Stage: number / r.plan.Degree}
+		for _, b := range list {
+			rr.Bytes = append(rr.Bytes, int(b))
+			rr.PeakBytes += int(b)
 		}
 		r.result.Ranks = append(r.result.Ranks, rr)
+	}
+}
+
+// parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
+// are, else as messages.
+func (r *runner) parameters(k *rank) error {
+	loss := LossRank(r.plan)
+	for s, st := range r.plan.Stages {
+		for i, sp := range st.Params {
+			from, n := s*r.plan.Degree, sp.Param.Index()
+			here := r.join.Holds(from) && r.join.Holds(loss)
+			if sp.Owner != s || k.number != from && (k.number != loss || here) {
+				continue
+			}
+			v := make([]float32, sp.Param.Type.Elems())
+			if k.number == from {
+				if err := k.dev.Param(i, v); err != nil {
+					return err
+				}
+			}
+			if !here {
+				k.results[n].Post([][]byte{raw(v)})
+				if err := k.results[n].Wait(0); err != nil {
+					return k.during("collecting parameter "+sp.Param.Name, err)
+				}
+			}
+			if here || k.number == loss {
+				r.result.Params[n] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
+			}
+		}
 	}
 	return nil
 }

@@ -11,8 +11,11 @@ const defaultDeadline = 30 * time.Second
 
 // watch looks after the ranks until finished is closed. If none begins an action for the length of the deadline while all
 // that are not done wait for messages, nothing can ever go on: that ends the run. If one computes, it is only slow: that is
-// told, once per silence.
+// told, once per silence. With ranks in other processes only who knows of all of them can tell.
 func (r *runner) watch(finished <-chan struct{}, fail func(error)) {
+	if r.opt.Transport != nil {
+		return
+	}
 	deadline := r.opt.Deadline
 	if deadline <= 0 {
 		deadline = defaultDeadline
@@ -60,22 +63,47 @@ func (r *runner) progressed() uint64 {
 }
 
 // report says what every rank is doing, and whether all that are not done wait.
-func (r *runner) report() (stuck bool, text string) {
+func (r *runner) report() (stuck bool, text string) { return Stuck(r.look()) }
+
+// Status is what a rank is doing.
+type Status struct {
+	Rank    int
+	Actions uint64 // begun so far
+	Doing   string // the one under way
+	For     int    // the rank that it waits for, -1 if it computes
+	Done    bool   // it has nothing to do
+}
+
+func (s Status) String() string {
+	if s.For >= 0 {
+		return fmt.Sprintf("rank %d waits in %s for rank %d", s.Rank, s.Doing, s.For)
+	}
+	return fmt.Sprintf("rank %d computes in %s", s.Rank, s.Doing)
+}
+
+// Stuck says what the ranks are doing, and whether all that are not done wait.
+func Stuck(ranks []Status) (stuck bool, text string) {
 	var parts []string
 	stuck = true
-	for _, k := range r.ranks {
-		if k.finished.Load() || len(k.programs) == 0 {
-			continue
-		}
-		at := k.current.Load()
-		p := k.programs[at>>32]
-		a := &p.actions[at&(1<<32-1)]
-		if peer := k.waitsFor.Load(); peer > 0 {
-			parts = append(parts, fmt.Sprintf("rank %d waits in %s for rank %d", k.number, a.describe(), peer-1))
-		} else {
-			stuck = false
-			parts = append(parts, fmt.Sprintf("rank %d computes in %s", k.number, a.describe()))
+	for _, s := range ranks {
+		if !s.Done {
+			stuck = stuck && s.For >= 0
+			parts = append(parts, s.String())
 		}
 	}
 	return stuck && len(parts) > 0, strings.Join(parts, "; ")
+}
+
+// look asks the ranks of this process.
+func (r *runner) look() (all []Status) {
+	for _, k := range r.ranks {
+		s := Status{Rank: k.number, Actions: k.progress.Load(), For: int(k.waitsFor.Load()) - 1, Done: k.finished.Load() || len(k.programs) == 0}
+		if !s.Done {
+			at := k.current.Load()
+			p := k.programs[at>>32]
+			s.Doing = p.actions[at&(1<<32-1)].describe()
+		}
+		all = append(all, s)
+	}
+	return all
 }

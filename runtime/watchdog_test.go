@@ -10,6 +10,7 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // idle is a device that computes nothing; it may stop the time of one stage.
@@ -39,7 +40,7 @@ func twoStages(sends bool) *runner {
 	ref := plan.Ref{}
 	areas := []plan.Area{{Slots: 1, Items: []plan.Item{{Type: ir.Tensor(ir.F32, 1)}}}}
 	q := &plan.Program{
-		Name: "t", Batch: 1, Degree: 1, MicroBatches: 1,
+		Name: "t", Infer: true, Batch: 1, Degree: 1, MicroBatches: 1,
 		Chunks:   []*plan.Chunk{{Stage: 0}, {ID: 1, Stage: 1}},
 		Messages: []*plan.Message{{From: 0, To: 1, Window: 1, Tensors: []plan.Tensor{{Type: ir.Tensor(ir.F32, 1), From: ref, To: ref}}}},
 		Actions: [][]plan.Action{
@@ -116,6 +117,8 @@ func TestStuckReports(t *testing.T) {
 		if k.stage == 0 {
 			return nil // and reports nothing
 		}
+		k.reports = make([]*reportLink, 2)
+		k.reports[0] = &reportLink{End: k.endpoint.End(transport.Queue{ID: 99, From: 0, To: 1, Outstanding: 1})}
 		return r.gather(k, report{}, &Step{})
 	})
 	if err == nil || !strings.Contains(err.Error(), "rank 1 waits in RECV_F of micro-batch 0 for rank 0") {

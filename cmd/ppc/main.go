@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -60,17 +61,18 @@ func (o *output) Write(b []byte) (int, error) {
 
 // failure is an error with an exit code.
 type failure struct {
-	code int
-	err  error
+	code   int
+	err    error
+	reason error // what a run ended with, where that says more than its text
 }
 
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-func wrong(err error) error { return &failure{1, err} }
+func wrong(err error) error { return &failure{code: 1, err: err} }
 
 func usagef(format string, args ...any) error {
-	return &failure{2, diag.List{diag.Errorf(diag.BadCommandLine, diag.Range{}, format, args...)}}
+	return &failure{code: 2, err: diag.List{diag.Errorf(diag.BadCommandLine, diag.Range{}, format, args...)}}
 }
 
 // failed reports a run that ended early. Diagnostics keep their code: those about what was given to the run are wrong input.
@@ -78,7 +80,7 @@ func failed(err error) error {
 	var list diag.List
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &failure{3, diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}}
+		return &failure{code: 3, err: diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}}
 	case !errors.As(err, &list):
 		var one diag.Diagnostic
 		if !errors.As(err, &one) {
@@ -91,7 +93,7 @@ func failed(err error) error {
 			return wrong(list)
 		}
 	}
-	return &failure{3, list}
+	return &failure{code: 3, err: list, reason: err}
 }
 
 // refused reports what Compile found. Anything but diagnostics is a fault of the compiler, not of its input.
@@ -102,7 +104,7 @@ func refused(err error) error {
 	list := ppc.Diagnostics(err)
 	for _, d := range list {
 		if d.Code == diag.CompilerFault {
-			return &failure{3, list}
+			return &failure{code: 3, err: list}
 		}
 	}
 	return wrong(list)
@@ -112,9 +114,9 @@ func refused(err error) error {
 func cannotWrite(name string, err error) error {
 	var d diag.Diagnostic
 	if errors.As(err, &d) {
-		return &failure{3, diag.List{d}}
+		return &failure{code: 3, err: diag.List{d}}
 	}
-	return &failure{3, diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
+	return &failure{code: 3, err: diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
 }
 
 // plain drops the names of the system call and of the path from an error about a path.
@@ -143,7 +145,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	var f *failure
 	if !errors.As(err, &f) {
-		f = &failure{2, err} // only the parser of the command line reports in another way
+		f = &failure{code: 2, err: err} // only the parser of the command line reports in another way
 	}
 	list := ppc.Diagnostics(f)
 	a.show(list, f.code == 2)
@@ -203,7 +205,8 @@ func (a *app) root() *cli.Command {
 				shell.OnUsageError = flagError
 			}
 		},
-		Commands: []*cli.Command{a.compileCommand(), a.runCommand(), a.verifyCommand(), a.layoutCommand(), a.checkCommand(), a.fmtCommand(), a.dumpCommand(), a.versionCommand()},
+		Commands: slices.Concat([]*cli.Command{a.compileCommand(), a.runCommand()}, a.launchCommands(),
+			[]*cli.Command{a.verifyCommand(), a.layoutCommand(), a.checkCommand(), a.fmtCommand(), a.dumpCommand(), a.versionCommand()}),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Len() > 0 {
 				return unknownCommand(c.Args().First())
@@ -241,7 +244,7 @@ func helpCommand() *cli.Command {
 }
 
 func unknownCommand(name string) error {
-	names := []string{"compile", "run", "verify", "layout", "check", "fmt", "dump", "version", "completion", "help"}
+	names := []string{"compile", "run", "launch", "verify", "layout", "check", "fmt", "dump", "version", "completion", "help"}
 	if s := diag.Suggest(name, names); s != "" {
 		return usagef("unknown command `%s`; did you mean `%s`?", name, s)
 	}

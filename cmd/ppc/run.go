@@ -23,6 +23,7 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // logEvery is how many steps lie between two lines of the training log.
@@ -62,7 +63,7 @@ func (a *app) runCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return a.train(ctx, c, p)
+			return a.train(ctx, c, p, nil)
 		},
 	}
 }
@@ -135,8 +136,17 @@ func (a *app) plan(ctx context.Context, c *cli.Command, name string) (*plan.Plan
 	return r.Plan, nil
 }
 
-// train runs a plan with the flags of run.
-func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
+// member is what a process has of a run that others take part in.
+type member struct {
+	transport transport.Transport
+	tells     bool // of steps and results, and stores them: one of the processes does
+	log       io.Writer
+	watch     func(look func() []runtime.Status)
+}
+
+// train runs a plan with the flags of run. one is nil if this process is the only one.
+func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *member) error {
+	tells := one == nil || one.tells
 	for _, n := range []string{"steps", "epochs"} {
 		if c.IsSet(n) && c.Int(n) < 1 {
 			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
@@ -177,7 +187,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
 		return failed(err)
 	}
-	if c.String("device") == "cpu" {
+	if c.String("device") == "cpu" && one == nil {
 		if err := cpu.Fits(p); err != nil {
 			return wrong(err)
 		}
@@ -199,7 +209,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 			return wrong(err)
 		}
 	}
-	if f := c.String("save"); f != "" {
+	if f := c.String("save"); f != "" && tells {
 		if err := writable(f); err != nil {
 			return cannotWrite(f, err)
 		}
@@ -207,8 +217,12 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	logs := &workerLogs{dir: c.String("log-dir")}
 	defer logs.close()
 	o.Log = logs.writer
+	if one != nil {
+		o.Transport, o.Watch = one.transport, one.watch
+		o.Log = func(int) io.Writer { return one.log }
+	}
 	var stepLog *bufio.Writer
-	if f := c.String("log"); f != "" {
+	if f := c.String("log"); f != "" && tells {
 		w, err := os.Create(f)
 		if err != nil {
 			return cannotWrite(f, err)
@@ -243,6 +257,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	}
 	if logErr != nil {
 		return cannotWrite(c.String("log"), logErr)
+	}
+	if !tells {
+		return nil
 	}
 	if f := c.String("save"); f != "" {
 		arrays := make([]data.Array, len(r.Params))

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/launch"
+	"github.com/ppc-lang/ppc/runtime/transport/mpi"
+	"github.com/ppc-lang/ppc/runtime/transport/process"
+)
+
+// launchCommands run every rank as a process.
+func (a *app) launchCommands() []*cli.Command {
+	return []*cli.Command{
+		{
+			Name: "launch", Usage: "train with a process for every rank", ArgsUsage: "FILE|DIR",
+			Flags: slices.Concat([]cli.Flag{
+				&cli.IntFlag{Name: "n", Usage: "number of processes; for a FILE without -devices also that of devices", HideDefault: true},
+				&cli.StringFlag{Name: "transport", Usage: "shared (memory) or socket", Value: "shared"},
+			}, compileFlags(), runFlags()),
+			Action: a.launch,
+		},
+		{
+			Name: "worker", Usage: "one rank: started by ppc launch, or by mpirun", ArgsUsage: "DIR",
+			Flags:  slices.Concat(compileFlags(), runFlags()),
+			Action: a.work,
+		},
+	}
+}
+
+// launch starts a worker for every rank of the plan and watches over them.
+func (a *app) launch(ctx context.Context, c *cli.Command) error {
+	name, err := file(c)
+	if err != nil {
+		return err
+	}
+	bundle := name
+	st, err := os.Stat(name)
+	compiles := err != nil || !st.IsDir()
+	n := c.Int("n")
+	if c.IsSet("n") && n < 1 {
+		return usagef("-n is %d; it must be at least 1", n)
+	}
+	if c.IsSet("n") && compiles && !c.IsSet("devices") {
+		if err := c.Set("devices", fmt.Sprint(n)); err != nil {
+			return err
+		}
+	}
+	if t := c.String("transport"); t != "shared" && t != "socket" {
+		return usagef("-transport is shared or socket, not `%s`", t)
+	}
+	if d := c.String("device"); d != "cpu" {
+		return usagef("launch runs the cpu device, not `%s`; use ppc run", d)
+	}
+	if d := c.Duration("deadline"); d <= 0 {
+		return usagef("-deadline is %s; it must be longer than nothing", d)
+	}
+	p, err := a.plan(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	ranks := p.NumStages * p.Degree
+	if p.Programs[0].Infer {
+		return wrong(diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and launch only trains", p.Programs[0].Name).WithRepair("ppc run")})
+	}
+	if c.IsSet("n") && n != ranks {
+		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
+	}
+	if err := cpu.Fits(p); err != nil {
+		return wrong(err)
+	}
+	dir, err := os.MkdirTemp("", "ppc-") // nobody else can enter it
+	if err != nil {
+		return cannotWrite(os.TempDir(), err)
+	}
+	defer os.RemoveAll(dir)
+	if compiles {
+		bundle = filepath.Join(dir, "bundle")
+		if err := plan.Write(bundle, p, nil); err != nil {
+			return cannotWrite(bundle, err)
+		}
+	}
+	command, err := os.Executable()
+	if err != nil {
+		return failed(err)
+	}
+	args := workerArguments(c, bundle, compiles)
+	logs, err := openLogs(c.String("log-dir"), ranks)
+	if err != nil {
+		return cannotWrite(c.String("log-dir"), err)
+	}
+	defer logs.close()
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	logs.event("ppc %s: %d ranks of %s", ppc.Version, ranks, name)
+	err = launch.Run(ctx, launch.Options{
+		Ranks: ranks, Dir: dir, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit,
+		Command: func(rank int) *exec.Cmd {
+			cmd := exec.Command(command, args...)
+			cmd.Stdout, cmd.Stderr = logs.workers[rank], logs.workers[rank]
+			return cmd
+		},
+		Output: func(s string) { io.WriteString(a.out, s) },
+		Event:  func(s string) { logs.event("%s", s) },
+		Notice: func(s string) {
+			logs.event("%s", s)
+			fmt.Fprintln(a.err, "note:", s)
+		},
+	})
+	var f *launch.Failure
+	switch {
+	case err == nil:
+		logs.event("all ranks are done")
+	case errors.As(err, &f):
+		err = &failure{code: f.Code, err: f.List()}
+	default:
+		err = failed(err)
+	}
+	if err != nil {
+		logs.event("%v", err)
+	}
+	if e := logs.close(); err == nil && e != nil {
+		return cannotWrite(c.String("log-dir"), e)
+	}
+	return err
+}
+
+// workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler, and the
+// seed with it, is in the bundle that launch has compiled.
+func workerArguments(c *cli.Command, bundle string, compiled bool) []string {
+	args := []string{"worker"}
+	pass := runFlags()
+	if !compiled {
+		pass = append(pass, &cli.StringFlag{Name: "seed"})
+	}
+	pass = append(pass, &cli.BoolFlag{Name: "json"})
+	for _, f := range pass {
+		if n := f.Names()[0]; c.IsSet(n) {
+			args = append(args, fmt.Sprintf("-%s=%v", n, c.Value(n)))
+		}
+	}
+	return append(args, "--", bundle)
+}
+
+// launchLogs are scheduler.log, which has what happens to the workers, and worker_N.log with all that a worker writes.
+type launchLogs struct {
+	scheduler *os.File
+	workers   []*os.File
+	err       error
+}
+
+func openLogs(dir string, ranks int) (*launchLogs, error) {
+	l := &launchLogs{}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	var err error
+	if l.scheduler, err = os.Create(filepath.Join(dir, "scheduler.log")); err != nil {
+		return nil, err
+	}
+	for rank := range ranks {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("worker_%d.log", rank)))
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.workers = append(l.workers, f)
+	}
+	return l, nil
+}
+
+func (l *launchLogs) event(format string, args ...any) {
+	text := strings.TrimSpace(fmt.Sprintf(format, args...))
+	_, err := fmt.Fprintf(l.scheduler, "%s %s\n", time.Now().Format("2006-01-02 15:04:05.000"), text)
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+func (l *launchLogs) close() error {
+	for _, f := range append(l.workers, l.scheduler) {
+		if f != nil {
+			if err := f.Close(); l.err == nil {
+				l.err = err
+			}
+		}
+	}
+	err := l.err
+	l.workers, l.scheduler, l.err = nil, nil, nil
+	return err
+}
+
+// work is one rank.
+func (a *app) work(ctx context.Context, c *cli.Command) error {
+	if !launch.Launched() && mpi.Launched() {
+		return a.workUnderMPI(ctx, c)
+	}
+	w, ctx, err := launch.Join(ctx)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	go func() {
+		<-w.Lost()
+		os.RemoveAll(w.Dir)
+		time.Sleep(time.Second)
+		os.Exit(3) // a long computation notices nothing
+	}()
+	log := bufio.NewWriterSize(os.Stdout, 1<<16)
+	var joined *process.Ranks // open until all are done
+	defer func() {
+		if joined != nil {
+			joined.Close()
+		}
+	}()
+	joined, err = a.rank(ctx, c, w, log)
+	if e := log.Flush(); err == nil && e != nil {
+		err = cannotWrite("the log of the worker", e)
+	}
+	if err == nil {
+		if err = w.Done(); err != nil {
+			err = failed(err)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	var f *failure
+	if !errors.As(err, &f) {
+		f = &failure{code: 2, err: err}
+	}
+	w.Fail(f.code, ppc.Diagnostics(f), f.reason)
+	return err
+}
+
+// rank runs a rank and returns how it is joined to the others.
+func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *bufio.Writer) (*process.Ranks, error) {
+	name, err := file(c)
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.plan(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	if n := p.NumStages * p.Degree; n != w.Ranks {
+		return nil, usagef("the program has %d ranks, and %d were started", n, w.Ranks)
+	}
+	hash, err := programHash(p)
+	if err != nil {
+		return nil, failed(err)
+	}
+	joined, err := w.Connect(hash, ppc.Version, runtime.LargestMessage(p))
+	if err != nil {
+		return nil, failed(err)
+	}
+	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log}
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	only.watch = func(look func() []runtime.Status) {
+		w.Watch(look)
+		go func() {
+			for range quit {
+				_, text := runtime.Stuck(look())
+				fmt.Fprintln(a.err, "note:", text)
+			}
+		}()
+	}
+	if only.tells {
+		a.out.w = &told{log: log, show: w}
+	} else {
+		a.out.w = log
+	}
+	return joined, a.train(ctx, c, p, only)
+}
+
+// programHash is the same for the same program.
+func programHash(p *plan.Plan) (sum [32]byte, err error) {
+	files, err := plan.Files(p, nil)
+	if err != nil {
+		return sum, err
+	}
+	h := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(h, "%s %d\n", f.Path, len(f.Content))
+		h.Write(f.Content)
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
+// told is the output of the rank that tells of the run: it goes to its log and to launch.
+type told struct {
+	log  *bufio.Writer
+	show io.Writer
+}
+
+func (t *told) Write(b []byte) (int, error) {
+	t.log.Write(b) // its error comes back from Flush
+	if err := t.log.Flush(); err != nil {
+		return 0, err
+	}
+	return t.show.Write(b)
+}

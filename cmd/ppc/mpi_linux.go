@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/transport"
+	"github.com/ppc-lang/ppc/runtime/transport/mpi"
+)
+
+// workUnderMPI is one rank that mpirun has started. The first one speaks for all where they would say the same.
+func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
+	world, rank, ranks, err := mpi.Start()
+	switch {
+	case errors.Is(err, mpi.ErrMissing):
+		return &failure{code: 3, err: diag.List{diag.Errorf(diag.MissingTool, diag.Range{}, "%v", err).
+			WithRepair("install Open MPI where the workers run (Debian: openmpi-bin), or use ppc launch on one machine")}}
+	case err != nil:
+		return failed(err)
+	}
+	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
+	if err == nil {
+		if err := world.Finish(); err != nil {
+			return failed(err)
+		}
+		return nil
+	}
+	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first.
+	if rank > 0 {
+		time.Sleep(time.Second)
+	}
+	var f *failure
+	if !errors.As(err, &f) {
+		f = &failure{code: 2, err: err}
+	}
+	if rank > 0 {
+		fmt.Fprintf(a.err, "rank %d:\n", rank)
+	}
+	a.show(ppc.Diagnostics(f), f.code == 2)
+	world.Abort(f.code)
+	return err
+}
+
+func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) error {
+	name, err := file(c)
+	if err != nil {
+		return err
+	}
+	if st, err := os.Stat(name); err == nil && !st.IsDir() && !c.IsSet("devices") {
+		if err := c.Set("devices", fmt.Sprint(ranks)); err != nil {
+			return err
+		}
+	}
+	p, err := a.plan(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	if n := p.NumStages * p.Degree; n != ranks {
+		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
+	}
+	if d := c.String("device"); d != "cpu" {
+		return usagef("workers run the cpu device, not `%s`", d)
+	}
+	hash, err := programHash(p)
+	if err != nil {
+		return failed(err)
+	}
+	if err := agree(world, rank, ranks, hash); err != nil {
+		return err
+	}
+	dir := c.String("log-dir")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return cannotWrite(dir, err)
+	}
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("worker_%d.log", rank)))
+	if err != nil {
+		return cannotWrite(dir, err)
+	}
+	defer f.Close()
+	log := bufio.NewWriterSize(f, 1<<16)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log}
+	one.watch = func(look func() []runtime.Status) { go a.watchAlone(ctx, look, c.Duration("deadline"), stop) }
+	if a.out.w = log; one.tells {
+		a.out.w = &told{log: log, show: os.Stdout}
+	}
+	err = a.train(ctx, c, p, one)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = failed(cause)
+	}
+	if e := log.Flush(); err == nil && e != nil {
+		err = cannotWrite(dir, e)
+	}
+	return err
+}
+
+// watchAlone ends the run if this rank waits for longer than the deadline in one action: of the others it knows nothing.
+// SIGQUIT shows what the rank is doing.
+func (a *app) watchAlone(ctx context.Context, look func() []runtime.Status, deadline time.Duration, stop context.CancelCauseFunc) {
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	tick := time.NewTicker(max(deadline/8, time.Millisecond))
+	defer tick.Stop()
+	last, since := uint64(0), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-quit:
+			_, text := runtime.Stuck(look())
+			fmt.Fprintln(a.err, "note:", text)
+		case now := <-tick.C:
+			waits, text := runtime.Stuck(look())
+			actions := uint64(0)
+			for _, s := range look() {
+				actions += s.Actions
+			}
+			if !waits || actions != last {
+				last, since = actions, now
+			} else if now.Sub(since) >= deadline {
+				stop(fmt.Errorf("nothing has come for %s: %s", deadline, text))
+				return
+			}
+		}
+	}
+}
+
+// agreement is the group in which ranks compare their programs; no queue or group of a run has its number.
+const agreement = 1 << 20
+
+// agree makes sure that all ranks run one program with one version of ppc.
+func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
+	if ranks == 1 {
+		return nil
+	}
+	var values []float64
+	for _, b := range append(hash[:], ppc.Version...) {
+		values = append(values, float64(b))
+	}
+	everyone := transport.Members{ID: agreement, Values: 64}
+	for k := range ranks {
+		everyone.Ranks = append(everyone.Ranks, k)
+	}
+	all, err := world.Endpoint(rank, make(chan struct{}), func(int) {}).Join(everyone).Gather(values)
+	if err != nil {
+		return failed(err)
+	}
+	for k, v := range all {
+		for i := range max(len(v), len(values)) {
+			if i >= len(v) || i >= len(values) || v[i] != values[i] {
+				what := "another program"
+				if i >= len(hash) {
+					what = "another version of ppc"
+				}
+				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).
+					WithRepair("give all hosts the same bundle and the same ppc")})
+			}
+		}
+	}
+	return nil
+}

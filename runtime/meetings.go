@@ -1,0 +1,106 @@
+package runtime
+
+import (
+	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/transport"
+)
+
+// meetings is what a rank has of the transport beside the messages of its programs.
+type meetings struct {
+	group  transport.Group // the ranks of the stage
+	shard  transport.Group // those of the stage that share out optimizer states with this one
+	column transport.Group // the ranks of all stages with the same part of the rows
+	world  transport.Group // all ranks
+	// reports carry what is told of a step from the first rank of a stage to the one that has the loss: a rank's own, or, on
+	// that one, those of all others. results do so with parameters at the end, by Module.Params. Nil where this rank is at
+	// neither end.
+	reports []*reportLink // by stage
+	results []transport.End
+}
+
+// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
+func LossRank(p *plan.Plan) int {
+	if q := p.Programs[0]; len(q.Outputs) > 0 {
+		return q.Outputs[0].Stage * p.Degree
+	}
+	return 0
+}
+
+// LargestMessage is the size of the largest message of a plan's programs, in bytes.
+func LargestMessage(p *plan.Plan) (most int) {
+	for _, q := range p.Programs {
+		for _, m := range q.Messages {
+			most = max(most, m.Bytes())
+		}
+		for _, m := range q.Shared {
+			n := 0
+			for _, t := range m.Tensors {
+				n += t.Type.Bytes()
+			}
+			most = max(most, n)
+		}
+	}
+	return most
+}
+
+// meet joins the groups of a rank and opens the queues of its reports. id is the first number that no queue has.
+func (r *runner) meet(k *rank, id int) {
+	p := r.plan
+	ranks := func(first, step, n int) (list []int) {
+		for i := range n {
+			list = append(list, first+i*step)
+		}
+		return list
+	}
+	lengths := func(buffers [][]float32) (list []int) {
+		for _, b := range buffers {
+			list = append(list, len(b))
+		}
+		return list
+	}
+	values, params := len(plan.Classes), 0
+	for _, q := range p.Programs {
+		values = max(values, 2*len(q.Outputs))
+	}
+	for _, st := range p.Stages {
+		params = max(params, len(st.Params))
+	}
+	k.group = k.endpoint.Join(transport.Members{
+		ID: id + k.stage, Ranks: ranks(k.stage*p.Degree, 1, p.Degree),
+		Reduce: lengths(k.gradients), Values: p.Programs[0].MicroBatches,
+	})
+	id += p.NumStages
+	shard := k.number / p.ShardSize
+	k.shard = k.endpoint.Join(transport.Members{
+		ID: id + shard, Ranks: ranks(shard*p.ShardSize, 1, p.ShardSize), Collect: lengths(k.values), Part: p.Part,
+	})
+	id += p.NumStages * p.Degree / p.ShardSize
+	k.column = k.endpoint.Join(transport.Members{ID: id + k.replica, Ranks: ranks(k.replica, p.Degree, p.NumStages), Values: params})
+	id += p.Degree
+	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})
+	id++
+	if p.Programs[0].Infer || k.replica > 0 {
+		return
+	}
+	loss := LossRank(p)
+	queue := func(id, stage, bytes int) transport.End {
+		from := stage * p.Degree
+		if from == loss || k.number != from && k.number != loss {
+			return nil
+		}
+		return k.endpoint.End(transport.Queue{ID: id, From: from, To: loss, Outstanding: 1, Bytes: bytes})
+	}
+	k.reports = make([]*reportLink, p.NumStages)
+	k.results = make([]transport.End, len(p.Module.Params))
+	for s, st := range p.Stages {
+		bytes := reportBytes(len(st.Params), r.opt)
+		if end := queue(id+s, s, bytes); end != nil && bytes > 0 {
+			k.reports[s] = &reportLink{End: end, buffers: [][]byte{make([]byte, bytes)}}
+		}
+		for _, sp := range st.Params {
+			if n := sp.Param.Index(); sp.Owner == s {
+				k.results[n] = queue(id+p.NumStages+n, s, sp.Param.Type.Bytes())
+			}
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package transport
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"unsafe"
+)
+
+// Pair is both queues between this rank and another member, of one phase of the collectives of a group.
+type Pair struct {
+	send, receive End
+	posted        uint64
+}
+
+// NewPair joins two ends.
+func NewPair(send, receive End) *Pair { return &Pair{send: send, receive: receive} }
+
+// post gives what leaves and where what comes goes.
+func (p *Pair) post(out, in [][]byte) {
+	p.receive.Post(in)
+	p.send.Post(out)
+	p.posted++
+}
+
+func (p *Pair) received() error { return p.receive.Wait(p.posted - 1) }
+func (p *Pair) sent() error     { return p.send.Wait(p.posted - 1) }
+
+// pairs makes collectives of messages between all pairs of members.
+type pairs struct {
+	Members
+	index   int
+	pairs   [Phases][]*Pair // by phase and member; nil for the own one
+	scratch [][]float32
+	sum     []float32
+	values  [][]byte
+}
+
+// The phases of collectives, which have messages of different sizes.
+const (
+	phaseScatter = iota // Reduce: to each member its share of what all have
+	phaseShare          // Reduce: sums to all
+	phaseCollect
+	phaseValues
+	Phases // how many there are
+)
+
+// NewPairs makes the group of a member out of queues. open gives the pair of a phase with another rank, with the bytes that
+// leave and come.
+func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Group {
+	g := &pairs{Members: m, index: slices.Index(m.Ranks, self)}
+	n := len(m.Ranks)
+	share := func(member int) (bytes int) {
+		for _, e := range m.Reduce {
+			lo, hi := Share(e, member, n)
+			bytes += 4 * (hi - lo)
+		}
+		return bytes
+	}
+	part := func(member int) (bytes int) {
+		for _, e := range m.Collect {
+			lo, hi := m.Part(e, member)
+			bytes += 4 * (hi - lo)
+		}
+		return bytes
+	}
+	for i := range g.pairs {
+		g.pairs[i] = make([]*Pair, n)
+	}
+	g.sum = make([]float32, share(g.index)/4)
+	g.scratch, g.values = make([][]float32, n), make([][]byte, n)
+	for k := range n {
+		g.values[k] = make([]byte, 8*(m.Values+1))
+		if k == g.index {
+			continue
+		}
+		g.scratch[k] = make([]float32, len(g.sum))
+		to := m.Ranks[k]
+		g.pairs[phaseScatter][k] = open(phaseScatter, to, share(k), share(g.index))
+		g.pairs[phaseShare][k] = open(phaseShare, to, share(g.index), share(k))
+		g.pairs[phaseCollect][k] = open(phaseCollect, to, part(g.index), part(k))
+		g.pairs[phaseValues][k] = open(phaseValues, to, len(g.values[k]), len(g.values[k]))
+	}
+	return g
+}
+
+// raw looks at numbers as memory.
+func raw(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
+}
+
+// cut is the part lo..hi of every buffer as memory.
+func cut(buffers [][]float32, bounds func(elements int) (lo, hi int)) (list [][]byte) {
+	for _, b := range buffers {
+		lo, hi := bounds(len(b))
+		list = append(list, raw(b[lo:hi]))
+	}
+	return list
+}
+
+// exchange posts a phase with every other member and waits until it is over: what leaves may then be written again.
+func (g *pairs) exchange(phase int, out, in func(member int) [][]byte) error {
+	with := g.pairs[phase]
+	for k, p := range with {
+		if p != nil {
+			p.post(out(k), in(k))
+		}
+	}
+	for _, p := range with {
+		if p == nil {
+			continue
+		}
+		if err := p.received(); err != nil {
+			return err
+		}
+		if err := p.sent(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Reduce sends every member its share, adds up the own one in the order of ranks, and sends it to all.
+func (g *pairs) Reduce(buffers [][]float32) error {
+	n := len(g.Ranks)
+	share := func(member int) [][]byte {
+		return cut(buffers, func(e int) (int, int) { return Share(e, member, n) })
+	}
+	if err := g.exchange(phaseScatter, share, func(k int) [][]byte { return [][]byte{raw(g.scratch[k])} }); err != nil {
+		return err
+	}
+	own := share(g.index)
+	g.scratch[g.index] = g.scratch[g.index][:0]
+	for _, b := range own {
+		g.scratch[g.index] = append(g.scratch[g.index], unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)...)
+	}
+	copy(g.sum, g.scratch[0])
+	for _, more := range g.scratch[1:] {
+		for e, x := range more {
+			g.sum[e] += x
+		}
+	}
+	sum := raw(g.sum)
+	for _, b := range own {
+		sum = sum[copy(b, sum):]
+	}
+	return g.exchange(phaseShare, func(int) [][]byte { return own }, share)
+}
+
+// Collect sends the own part to all.
+func (g *pairs) Collect(buffers [][]float32) error {
+	part := func(member int) [][]byte {
+		return cut(buffers, func(e int) (int, int) { return g.Part(e, member) })
+	}
+	own := part(g.index)
+	return g.exchange(phaseCollect, func(int) [][]byte { return own }, part)
+}
+
+// Gather sends the own values to all: their number, then as many, filled up.
+func (g *pairs) Gather(values []float64) (all [][]float64, err error) {
+	own := g.values[g.index]
+	binary.LittleEndian.PutUint64(own, uint64(len(values)))
+	for i, x := range values {
+		binary.LittleEndian.PutUint64(own[8+8*i:], math.Float64bits(x))
+	}
+	send := [][]byte{own}
+	if err := g.exchange(phaseValues, func(int) [][]byte { return send }, func(k int) [][]byte { return [][]byte{g.values[k]} }); err != nil {
+		return nil, err
+	}
+	for k, b := range g.values {
+		if k == g.index {
+			all = append(all, slices.Clone(values))
+			continue
+		}
+		v := make([]float64, min(binary.LittleEndian.Uint64(b), uint64(g.Members.Values)))
+		for i := range v {
+			v[i] = math.Float64frombits(binary.LittleEndian.Uint64(b[8+8*i:]))
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}

@@ -1,0 +1,148 @@
+//go:build linux
+
+package process
+
+import "github.com/ppc-lang/ppc/runtime/transport"
+
+// sender is the first end of a queue. A transfer is done once its bytes are handed over. The receiver may have two rounds of
+// Outstanding transfers to take; more are held back here, so that what it keeps is bounded.
+type sender struct {
+	ranks   *Ranks
+	peer    *peer
+	tag     uint64
+	bytes   int
+	buffers [][][]byte // posted, by number
+	posted  uint64
+	started uint64 // given to the peer
+	done    uint64
+	acked   uint64 // taken by the receiver, as far as it has said
+	credit  uint64
+}
+
+func newSender(p *Ranks, to *peer, tag uint64, q transport.Queue) *sender {
+	s := &sender{ranks: p, peer: to, tag: tag, bytes: q.Bytes, buffers: make([][][]byte, q.Outstanding), credit: 2 * uint64(q.Outstanding)}
+	to.senders[tag] = s
+	return s
+}
+
+func (s *sender) Post(buffers [][]byte) {
+	s.buffers[s.posted%uint64(len(s.buffers))] = buffers
+	s.posted++
+	s.start()
+	s.peer.flush()
+}
+
+// start gives the peer what its credit allows.
+func (s *sender) start() {
+	for s.started < s.posted && s.started < s.acked+s.credit {
+		s.peer.out = append(s.peer.out, outgoing{s.tag, s, s.started})
+		s.started++
+	}
+}
+
+func (s *sender) Done(n uint64) bool {
+	if s.done <= n {
+		s.ranks.progress()
+	}
+	return s.done > n
+}
+
+func (s *sender) Wait(n uint64) error {
+	if s.done > n {
+		return nil
+	}
+	return s.ranks.wait(s.peer, &s.done, n)
+}
+
+// receiver is the other end. Transfers that come before they are posted are kept.
+type receiver struct {
+	ranks   *Ranks
+	peer    *peer
+	tag     uint64
+	bytes   int
+	buffers [][][]byte // posted, by number
+	posted  uint64
+	arrived uint64 // whole
+	done    uint64
+	credit  uint64
+	early   [][][]byte // kept, by number
+	free    [][][]byte
+	kept    [][]byte // where the transfer that is arriving goes, if it is to be kept
+}
+
+func newReceiver(p *Ranks, from *peer, tag uint64, q transport.Queue) *receiver {
+	r := &receiver{ranks: p, peer: from, tag: tag, bytes: q.Bytes, buffers: make([][][]byte, q.Outstanding), credit: 2 * uint64(q.Outstanding)}
+	r.early = make([][][]byte, r.credit)
+	from.receivers[tag] = r
+	return r
+}
+
+// destination is where the next transfer goes.
+func (r *receiver) destination() [][]byte {
+	if r.kept = nil; r.arrived < r.posted {
+		return r.buffers[r.arrived%uint64(len(r.buffers))]
+	}
+	if n := len(r.free); n > 0 {
+		r.kept, r.free = r.free[n-1], r.free[:n-1]
+	} else {
+		r.kept = [][]byte{make([]byte, r.bytes)}
+	}
+	return r.kept
+}
+
+// complete counts a transfer that is there.
+func (r *receiver) complete() {
+	n := r.arrived
+	r.arrived++
+	if r.kept == nil {
+		r.take()
+		return
+	}
+	r.early[n%r.credit] = r.kept
+	if n < r.posted {
+		r.unpack(n)
+	}
+}
+
+// unpack copies a kept transfer to the buffers that have been posted for it.
+func (r *receiver) unpack(n uint64) {
+	kept := r.early[n%r.credit]
+	r.early[n%r.credit] = nil
+	from := kept[0]
+	for _, b := range r.buffers[n%uint64(len(r.buffers))] {
+		from = from[copy(b, from):]
+	}
+	r.free = append(r.free, kept)
+	r.take()
+}
+
+// take counts a transfer that is where it belongs, and tells the sender of every round of them.
+func (r *receiver) take() {
+	if r.done++; r.done%uint64(len(r.buffers)) == 0 {
+		r.peer.out = append(r.peer.out, outgoing{tag: r.tag, number: r.done})
+		r.peer.flush()
+	}
+}
+
+func (r *receiver) Post(buffers [][]byte) {
+	n := r.posted
+	r.buffers[n%uint64(len(r.buffers))] = buffers
+	r.posted++
+	if n < r.arrived {
+		r.unpack(n)
+	}
+}
+
+func (r *receiver) Done(n uint64) bool {
+	if r.done <= n {
+		r.ranks.progress()
+	}
+	return r.done > n
+}
+
+func (r *receiver) Wait(n uint64) error {
+	if r.done > n {
+		return nil
+	}
+	return r.ranks.wait(r.peer, &r.done, n)
+}
