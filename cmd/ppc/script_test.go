@@ -24,6 +24,9 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected output in testdata/script")
 
 func TestMain(m *testing.M) {
+	if os.Getenv("PPC_LAUNCHED") != "" { // launch starts its own program again
+		main()
+	}
 	testscript.Main(m, map[string]func(){"ppc": main})
 }
 

@@ -39,6 +39,7 @@ const (
 	start   kind = "start"   // all are joined
 	leave   kind = "leave"   // all are done
 	stop    kind = "stop"    // one has failed
+	ask     kind = "ask"     // what do you do?
 	// From the worker.
 	alive     kind = "alive"
 	listening kind = "listening"

@@ -40,6 +40,9 @@ const runFailed = 3
 // grace is how long workers that have been told to stop may take.
 const grace = 2 * time.Second
 
+// answer is how long workers have to tell what they do when somebody asks.
+const answer = 100 * time.Millisecond
+
 // worker is a process as the supervisor sees it.
 type worker struct {
 	rank    int
@@ -125,8 +128,8 @@ func (s *supervisor) start(rank int, token []byte) error {
 		return err
 	}
 	s.workers = append(s.workers, w)
-	s.opt.Event(fmt.Sprintf("rank %d is process %d", rank, w.cmd.Process.Pid))
 	w.channel.send(message{Kind: job, Job: &Job{Rank: rank, Ranks: s.opt.Ranks, Dir: s.opt.Dir, Token: token, Shared: s.opt.Shared, Deadline: s.opt.Deadline}})
+	s.opt.Event(fmt.Sprintf("rank %d is process %d", rank, w.cmd.Process.Pid))
 	go func() {
 		for {
 			m, err := w.channel.receive()
@@ -155,11 +158,15 @@ func (s *supervisor) watch(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	last := time.Now()
+	var answered <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.opt.Report:
+			s.tell(ask)
+			answered = time.After(answer)
+		case <-answered:
 			s.opt.Notice(s.report())
 		case <-s.decide:
 			return s.reason()

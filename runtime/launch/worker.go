@@ -60,6 +60,8 @@ func Join(ctx context.Context) (*Worker, context.Context, error) {
 				return
 			case m.Kind == stop:
 				return
+			case m.Kind == ask:
+				w.sign()
 			default:
 				select {
 				case w.orders <- m.Kind:
@@ -81,22 +83,27 @@ func beatEvery(deadline time.Duration) time.Duration {
 func (w *Worker) beat() {
 	tick := time.NewTicker(beatEvery(w.Deadline))
 	defer tick.Stop()
-	for {
-		m := message{Kind: alive}
-		if look := w.look.Load(); look != nil {
-			if all := (*look)(); len(all) > 0 {
-				m.Status = &all[0]
-			}
-		}
-		if w.channel.send(m) != nil {
-			return
-		}
+	for w.sign() == nil {
 		<-tick.C
 	}
 }
 
+// sign gives a sign of life.
+func (w *Worker) sign() error {
+	m := message{Kind: alive}
+	if look := w.look.Load(); look != nil {
+		if all := (*look)(); len(all) > 0 {
+			m.Status = &all[0]
+		}
+	}
+	return w.channel.send(m)
+}
+
 // Watch has the signs of life say what the rank is doing.
-func (w *Worker) Watch(look func() []runtime.Status) { w.look.Store(&look) }
+func (w *Worker) Watch(look func() []runtime.Status) {
+	w.look.Store(&look)
+	w.sign() // a supervisor that is gone is noticed elsewhere
+}
 
 // Lost is closed when the supervisor is gone. What it would have removed is then up to the workers.
 func (w *Worker) Lost() <-chan struct{} { return w.lost }
