@@ -16,6 +16,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/checkpoint"
 	"github.com/ppc-lang/ppc/runtime/device"
 )
 
@@ -32,6 +33,8 @@ type Options struct {
 	Seed      uint32
 	// Initial gives first values of parameters by name; nil for their initialisers.
 	Initial map[string][]float32
+	// Checkpoint says where the state of a training is kept, and what it goes on from.
+	Checkpoint Checkpoint
 	// Inputs are those of an infer block, an array per input with all rows, instead of its dataset.
 	Inputs []data.Array
 	// Tokens is how many new tokens each request of a generating block gets: a number for each row of the prompts, or one for
@@ -86,12 +89,14 @@ type Metric struct {
 
 // Result of a run.
 type Result struct {
-	Steps    int
+	Steps    int // of this run
 	LastLoss float64
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
 	Params   []Param // by Module.Params
+	// Checkpoint is the folder of the last one that was written; "" without.
+	Checkpoint string
 	// Of an infer block: the number of rows, and by rank and result what the rank has.
 	Rows    int
 	Outputs [][]Output
@@ -120,7 +125,9 @@ type runner struct {
 	opt      Options
 	datasets []*data.Dataset // by program
 	ranks    []*rank
-	total    int // training steps
+	total    int // training steps, those before a checkpoint included
+	first    int // the step that this run begins with
+	resumed  *checkpoint.Checkpoint
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
@@ -139,6 +146,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	if err := r.openData(); err != nil {
 		return nil, err
 	}
+	if err := r.openCheckpoint(); err != nil {
+		return nil, err
+	}
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err
 	}
@@ -155,7 +165,7 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect()
 	}
 	if err := r.all(ctx, r.train); err != nil {
-		return nil, err
+		return nil, r.unsaved(err)
 	}
 	if !opt.SkipEval {
 		if err := r.evaluate(ctx); err != nil {
@@ -167,6 +177,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 
 // close gives the devices back.
 func (r *runner) close() {
+	if r.resumed != nil {
+		r.resumed.Close()
+	}
 	for _, k := range r.ranks {
 		if k.dev != nil {
 			k.dev.Close()
@@ -358,14 +371,16 @@ func (r *runner) openRanks(ctx context.Context) error {
 			k.seed = seed
 		}
 		for i, sp := range st.Params {
-			v, ok := r.opt.Initial[sp.Param.Name]
-			if !ok {
-				v = make([]float32, sp.Param.Type.Elems())
-				if err := Initial(sp.Param, r.opt.Seed, v); err != nil {
-					return err
-				}
+			v, err := r.initial(sp.Param)
+			if err != nil {
+				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
+				return err
+			}
+		}
+		if r.resumed != nil {
+			if err := r.restore(k); err != nil {
 				return err
 			}
 		}
@@ -374,6 +389,18 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// initial is the first value of a parameter in this run, row-major.
+func (r *runner) initial(p *ir.Param) ([]float32, error) {
+	if r.resumed != nil {
+		return r.resumedValues(p.Name)
+	}
+	if v, ok := r.opt.Initial[p.Name]; ok {
+		return v, nil
+	}
+	v := make([]float32, p.Type.Elems())
+	return v, Initial(p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.
@@ -429,11 +456,9 @@ func (r *runner) train(k *rank) error {
 	if r.opt.Norms && k.squares == nil {
 		k.wantSquares()
 	}
-	reporting := r.opt.Norms || r.opt.Digests
-	lossStage := q.Outputs[0].Stage
 	var own []float64 // losses of this rank
 	start := time.Now()
-	for n := range r.total {
+	for n := r.first; n < r.total; n++ {
 		if r.dead.Load() {
 			return errStopped
 		}
@@ -446,44 +471,56 @@ func (r *runner) train(k *rank) error {
 			return err
 		}
 		var losses [][]float64 // of the ranks of the stage
-		if k.stage == lossStage {
+		if k.stage == q.Outputs[0].Stage {
 			var ok bool
 			own = p.values(own[:0], 0)
 			if losses, ok = k.gatherOnStage(own); !ok {
 				return errStopped
 			}
 		}
-		if k.replica > 0 {
-			continue
-		}
-		var mine report
-		if reporting {
-			var err error
-			if mine, err = r.reportOf(k); err != nil {
+		if k.replica == 0 {
+			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
 		}
-		if k.stage != lossStage {
-			if reporting {
-				if err := r.send(k, lossStage, mine); err != nil {
-					return err
-				}
-			}
-			continue
-		}
-		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses), Skipped: k.overflow, LossScale: scale}
-		if reporting {
-			if err := r.gather(k, mine, &s); err != nil {
+		if r.opt.Checkpoint.due(n+1, r.total) {
+			if err := r.save(k, n+1); err != nil {
 				return err
 			}
-		}
-		r.result.LastLoss, r.result.Steps = s.Loss, n+1
-		if r.opt.OnStep != nil {
-			r.opt.OnStep(s)
 		}
 	}
-	if k.stage == lossStage && k.replica == 0 {
+	if k.stage == q.Outputs[0].Stage && k.replica == 0 {
 		r.result.Seconds = time.Since(start).Seconds()
+	}
+	return nil
+}
+
+// tell reports step n, which had that loss scale: the first rank of the stage with the loss hears from those of the others.
+func (r *runner) tell(k *rank, n int, scale float64, losses [][]float64) error {
+	reporting := r.opt.Norms || r.opt.Digests
+	lossStage := r.plan.Programs[0].Outputs[0].Stage
+	var mine report
+	if reporting {
+		var err error
+		if mine, err = r.reportOf(k); err != nil {
+			return err
+		}
+	}
+	if k.stage != lossStage {
+		if reporting {
+			return r.send(k, lossStage, mine)
+		}
+		return nil
+	}
+	s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(k.programs[0], 0, losses), Skipped: k.overflow, LossScale: scale}
+	if reporting {
+		if err := r.gather(k, mine, &s); err != nil {
+			return err
+		}
+	}
+	r.result.LastLoss, r.result.Steps = s.Loss, n+1-r.first
+	if r.opt.OnStep != nil {
+		r.opt.OnStep(s)
 	}
 	return nil
 }
