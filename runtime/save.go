@@ -66,10 +66,13 @@ func (r *runner) openCheckpoint() error {
 	if c.Dir == "" {
 		return nil
 	}
+	if err := c.store().Prepare(); err != nil {
+		return err
+	}
 	if err := r.mayAdd(c); err != nil {
 		return err
 	}
-	return c.store().Prepare()
+	return c.store().Clean()
 }
 
 // mayAdd refuses a folder with checkpoints of another run: which one is the last would not be clear.

@@ -36,14 +36,10 @@ func (s *Store) Path(step int) string { return filepath.Join(s.Dir, folder(step)
 
 func (s *Store) part(step int) string { return filepath.Join(s.Dir, "."+folder(step)+partSuffix) }
 
-// Prepare makes the folder if need be, removes what a run that was killed has left half-written, and finds out whether
-// checkpoints can be written.
+// Prepare makes the folder if need be, and finds out whether checkpoints can be written.
 func (s *Store) Prepare() error {
 	if err := os.MkdirAll(s.Dir, 0o777); err != nil {
 		return cannotWrite(s.Dir, err)
-	}
-	if err := s.Clean(); err != nil {
-		return err
 	}
 	probe, err := os.MkdirTemp(s.Dir, ".step-*"+partSuffix)
 	if err == nil {
@@ -55,7 +51,7 @@ func (s *Store) Prepare() error {
 	return nil
 }
 
-// Clean removes what is half-written or half-removed. No rank may be writing.
+// Clean removes what a run that was killed or has failed left half-written or half-removed. Nobody may be writing.
 func (s *Store) Clean() error {
 	list, err := os.ReadDir(s.Dir)
 	if err != nil {
