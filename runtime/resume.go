@@ -140,10 +140,9 @@ func (r *runner) restore(k *rank) error {
 		if err != nil {
 			return err
 		}
-		if at := slices.IndexFunc(a.Data, func(x byte) bool { return b.Type.DType == ir.Bool && x > 1 }); at >= 0 {
-			return diag.List{diag.Errorf(diag.BadCheckpoint, diag.At(diag.Pos{File: r.resumed.Path}), "element %d of the buffer `%s` is %d, which is no bool", at, b.Name, a.Data[at])}
+		if err := setBuffer(k.dev.Buffer(b.Ref, 0), b.Buffer, &a); err != nil {
+			return err
 		}
-		copy(k.dev.Buffer(b.Ref, 0), a.Data)
 	}
 	return nil
 }

@@ -33,6 +33,9 @@ type Options struct {
 	Seed      uint32
 	// Initial gives first values of parameters by name; nil for their initialisers.
 	Initial map[string][]float32
+	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
+	// plan. Bools are u8.
+	Buffers map[string]data.Array
 	// Checkpoint says where the state of a training is kept, and what it goes on from.
 	Checkpoint Checkpoint
 	// Inputs are those of an infer block, an array per input with all rows, instead of its dataset.
@@ -354,6 +357,11 @@ func (r *runner) openRanks(ctx context.Context) error {
 		for _, b := range st.Buffers {
 			for slot := range st.Areas[b.Ref.Area].Slots {
 				fill(dev.Buffer(b.Ref, slot), b.Type.DType, b.First)
+			}
+			if a, ok := r.opt.Buffers[b.Name]; ok && r.plan.Programs[0].Feedback == nil {
+				if err := setBuffer(dev.Buffer(b.Ref, 0), b.Buffer, &a); err != nil {
+					return err
+				}
 			}
 		}
 		if st.Seed.Item >= 0 {

@@ -135,17 +135,6 @@ func tensorsOf(p *plan.Plan, stage int) (list []saved) {
 	return list
 }
 
-// bufferType is the type of a buffer in a file.
-func bufferType(t ir.Type) data.DType {
-	switch t.DType {
-	case ir.I32:
-		return data.I32
-	case ir.Bool:
-		return data.U8
-	}
-	return data.F32
-}
-
 func stageFile(stage int) string { return fmt.Sprintf("stage-%d.safetensors", stage) }
 
 // save writes what this rank owns to the checkpoint after that many steps. All ranks call it at the same step: the first one of

@@ -150,13 +150,14 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 		return usagef("-save and -log name one file, %s", f)
 	}
 	if f := c.String("init"); f != "" {
-		arrays, err := weights(f, notice)
+		params, buffers, err := weights(f, notice)
 		if err == nil {
-			o.Initial, err = initial(p, f, arrays)
+			o.Initial, err = initial(p, f, params)
 		}
 		if err != nil {
 			return wrong(err)
 		}
+		o.Buffers = firstBuffers(p, f, buffers, notice)
 	}
 	if f := c.String("save"); f != "" {
 		if err := writable(f); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -44,29 +45,38 @@ func checkpoints(c *cli.Command) (runtime.Checkpoint, error) {
 
 func isSafetensors(name string) bool { return strings.HasSuffix(name, ".safetensors") }
 
-// weights reads the arrays of -init: an npz file, a safetensors file, or the parameters of a checkpoint, whose other state is
-// left where it is.
-func weights(name string, notice func(string)) ([]data.Array, error) {
+// weights reads what -init names: an npz file, a safetensors file, or the parameters and buffers of a checkpoint, whose other
+// state is left where it is.
+func weights(name string, notice func(string)) (params, buffers []data.Array, err error) {
 	if st, err := os.Stat(name); err != nil || !st.IsDir() {
+		read := func() ([]data.Array, error) { return data.ReadNPZ(name) }
 		if isSafetensors(name) {
-			return data.ReadSafetensors(name)
+			read = func() ([]data.Array, error) { return data.ReadSafetensors(name) }
 		}
-		return data.ReadNPZ(name)
+		params, err = read()
+		return params, nil, err
 	}
 	c, err := checkpoint.Find(name, notice)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer c.Close()
-	var arrays []data.Array
 	for _, e := range c.Parameters {
 		x, err := c.Read(e.Name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		arrays = append(arrays, x)
+		params = append(params, x)
 	}
-	return arrays, nil
+	for _, e := range c.Buffers {
+		x, err := c.Read(checkpoint.BufferName(e.Name))
+		if err != nil {
+			return nil, nil, err
+		}
+		x.Name = e.Name
+		buffers = append(buffers, x)
+	}
+	return params, buffers, nil
 }
 
 // initial takes the first values of all parameters from the arrays of a file. Their names must be those of the model.
@@ -112,6 +122,27 @@ func initial(p *plan.Plan, name string, arrays []data.Array) (map[string][]float
 		errs.Add(diag.Errorf(diag.BadDataFile, at, "the %s lacks the parameters %s", what, strings.Join(missing, ", ")))
 	}
 	return out, errs.Err()
+}
+
+// firstBuffers gives buffers the values that a checkpoint has for them, and tells which it has not used.
+func firstBuffers(p *plan.Plan, name string, arrays []data.Array, notice func(string)) map[string]data.Array {
+	out := map[string]data.Array{}
+	if p.Programs[0].Feedback != nil {
+		return out // each request begins with the first values of the file
+	}
+	known := buffers(p)
+	var unused []string
+	for _, x := range arrays {
+		if n := "`" + x.Name + "`"; slices.Contains(known, n) {
+			out[x.Name] = x
+		} else {
+			unused = append(unused, n)
+		}
+	}
+	if len(unused) > 0 {
+		notice(fmt.Sprintf("%s has buffers that the program has not: %s", name, strings.Join(unused, ", ")))
+	}
+	return out
 }
 
 // save stores the parameters of a result: safetensors if the name says so, else npz.
