@@ -286,6 +286,13 @@ func TestCheckpointsInEveryLayout(t *testing.T) {
 	if want := len(plans[0].Module.Params)*3 + 3; len(contents[0]) != want {
 		t.Errorf("a checkpoint has %d tensors, want %d", len(contents[0]), want)
 	}
+	for _, q := range plans[0].Module.Params {
+		for _, name := range []string{q.Name, "optimizer.sum." + q.Name, "optimizer.mean." + q.Name} {
+			if len(contents[0][name]) != q.Type.Bytes() {
+				t.Errorf("%s has %d bytes", name, len(contents[0][name]))
+			}
+		}
+	}
 	for from, l := range list {
 		path := filepath.Join(dirs[from], fmt.Sprintf("step-%d", at))
 		for to, m := range list {
