@@ -81,6 +81,20 @@ func Check(file string, src []byte, opts Options) diag.List {
 	return list.Sorted()
 }
 
+// Blocks names the pipeline blocks of a file, as Options.Block takes them; one without a name cannot be chosen.
+func Blocks(file string, src []byte) []string {
+	f, _ := syntax.Parse(file, src)
+	var names []string
+	if f != nil {
+		for _, b := range f.Blocks {
+			if b.Name.Text != "" {
+				names = append(names, b.Name.Text)
+			}
+		}
+	}
+	return names
+}
+
 // MaxFile is the largest source file accepted, in bytes.
 const MaxFile = syntax.MaxFile
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Version is the format of a bundle; reading refuses another one.
-const Version = 1
+const Version = 2
 
 // Plan is a compiled program: for every stage the functions, buffers and actions it needs.
 type Plan struct {

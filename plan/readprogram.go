@@ -17,7 +17,7 @@ func (r *reader) programs() error {
 		if d.Train && (i > 0 || r.p.Optimizer == nil) || d.Rest >= 0 && (d.Train || d.Rest != i+1) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
-		if d.Infer && (d.Train || i > 0 || d.Rest >= 0) {
+		if d.Infer && (d.Train || i > 0 || d.Rest >= 0 || r.p.Degree > 1) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
 		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset, Feedback: d.Feedback}

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -249,7 +250,7 @@ func (r *rank) run(index int) error {
 			if err == errStopped {
 				return err
 			}
-			return fmt.Errorf("rank %d: %s: %w", r.number, a.describe(), err)
+			return r.blame(a, err)
 		}
 	}
 	// Every transfer of the step must be complete before the next step writes its buffers.
@@ -260,6 +261,16 @@ func (r *rank) run(index int) error {
 	}
 	p.step++
 	return nil
+}
+
+// blame says where an error came up. A diagnostic, which is about the data, stays one.
+func (r *rank) blame(a *rankAction, err error) error {
+	var d diag.Diagnostic
+	if errors.As(err, &d) {
+		d.Message = fmt.Sprintf("rank %d: %s: %s", r.number, a.describe(), d.Message)
+		return diag.List{d}
+	}
+	return fmt.Errorf("rank %d: %s: %w", r.number, a.describe(), err)
 }
 
 func (a *rankAction) describe() string {

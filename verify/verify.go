@@ -48,6 +48,30 @@ func NewReference(ctx context.Context, unsplit *plan.Plan, o runtime.Options) (*
 func (r *Reference) Steps() int { return len(r.seen.steps) }
 func (r *Reference) Rows() int  { return r.seen.Rows }
 
+// Distance is the largest difference of a loss or a parameter between two runs of one model, relative to the largest value of
+// the parameter, or the loss; what names it.
+func (r *Reference) Distance(other *Reference) (distance float64, what string) {
+	consider := func(d float64, name string) {
+		if !(d <= distance) {
+			distance, what = d, name
+		}
+	}
+	for i, s := range r.seen.steps {
+		consider(math.Abs(s.Loss-other.seen.steps[i].Loss)/math.Abs(s.Loss), fmt.Sprintf("the loss of step %d", i))
+	}
+	for i, p := range r.seen.Params {
+		largest, most := 0.0, 0.0
+		for k, v := range p.Values {
+			largest = max(largest, math.Abs(float64(v)))
+			most = max(most, math.Abs(float64(v)-float64(other.seen.Params[i].Values[k])))
+		}
+		if most > 0 {
+			consider(most/largest, "the parameter `"+p.Name+"`")
+		}
+	}
+	return distance, what
+}
+
 func (r *Reference) run(ctx context.Context, p *plan.Plan) (outcome, error) {
 	var out outcome
 	o := r.options
@@ -115,6 +139,9 @@ func (r *Reference) Compare(ctx context.Context, p *plan.Plan) (*Difference, err
 	d := r.differ(p, &got)
 	if d == nil {
 		return nil, nil
+	}
+	if p.Degree > 1 || r.plan.Degree > 1 {
+		return d, nil // operations work on parts of rows, which the unsplit program has no counterpart of
 	}
 	d.Op, err = r.locate(ctx, p, d.Step)
 	return d, err

@@ -25,6 +25,10 @@ func main() { os.Exit(Main()) }
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop() // a second interrupt ends the process at once
+	}()
 	a := &app{out: &output{w: os.Stdout}, err: os.Stderr, sources: map[string][]byte{}}
 	return a.run(ctx, os.Args)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
 )
 
 // logEvery is how many steps lie between two lines of the training log.
@@ -136,6 +137,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan) error {
 	}
 	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
 		return failed(err)
+	}
+	if c.String("device") == "cpu" {
+		if err := cpu.Fits(p); err != nil {
+			return wrong(err)
+		}
 	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.Device.CacheDir = filepath.Join(dir, "ppc")

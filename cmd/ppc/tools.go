@@ -34,13 +34,19 @@ func (a *app) checkCommand() *cli.Command {
 			if list.HasErrors() {
 				return wrong(list)
 			}
-			// What only the passes see: stages that go down, too many stages. A file with several blocks needs -block for that.
-			r, err := ppc.Compile(ctx, o)
-			switch {
-			case err == nil:
-				list = append(list, r.Warnings...)
-			case ppc.Diagnostics(err)[0].Code != diag.BadBlock:
-				return wrong(err)
+			// What only the passes see: stages that go down, too many stages.
+			blocks := frontend.Blocks(name, o.Source)
+			if o.Block != "" || len(blocks) == 0 {
+				blocks = []string{o.Block}
+			}
+			for _, o.Block = range blocks {
+				r, err := ppc.Compile(ctx, o)
+				switch {
+				case err == nil:
+					list = append(list, r.Warnings...)
+				case ppc.Diagnostics(err)[0].Code != diag.BadBlock:
+					return refused(err)
+				}
 			}
 			a.show(list, false)
 			if a.json {

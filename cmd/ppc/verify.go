@@ -41,7 +41,7 @@ func (a *app) verifyCommand() *cli.Command {
 				return err
 			}
 			if c.Bool("sweep") {
-				for _, n := range []string{"stages", "micro", "schedule", "w-lag", "layout"} {
+				for _, n := range []string{"stages", "devices", "micro", "schedule", "w-lag", "layout"} {
 					if c.IsSet(n) {
 						return usagef("-sweep goes over what -%s would fix", n)
 					}
@@ -52,10 +52,14 @@ func (a *app) verifyCommand() *cli.Command {
 			if err != nil {
 				return refused(err)
 			}
-			o.Unsplit, o.Stages = true, 0
+			degree := split.Plan.Degree
+			o.Unsplit, o.Stages, o.Devices = true, 0, 0
 			r, err := a.reference(ctx, c, o)
 			if err != nil {
 				return err
+			}
+			if degree > 1 {
+				return a.verifyRanks(ctx, c, o, split.Plan, r)
 			}
 			if err := compare(ctx, r, split.Plan, ""); err != nil {
 				return err
@@ -75,6 +79,33 @@ func (a *app) verifyCommand() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// farthest is how far, relative to the largest value, several ranks per stage may be from the unsplit program: they add in
+// another order. What is really different is much farther away.
+const farthest = 1e-3
+
+// verifyRanks compares a program of several ranks per stage, to the bit, with one stage of as many ranks, and that one with
+// the unsplit program but for rounding.
+func (a *app) verifyRanks(ctx context.Context, c *cli.Command, o ppc.Options, split *plan.Plan, unsplit *verify.Reference) error {
+	o.Unsplit, o.Stages, o.Devices = false, 1, split.Degree
+	one, err := a.reference(ctx, c, o)
+	if err != nil {
+		return err
+	}
+	if err := compare(ctx, one, split, fmt.Sprintf("compared with one stage of %d ranks", split.Degree)); err != nil {
+		return err
+	}
+	distance, what := unsplit.Distance(one)
+	if !(distance <= farthest) {
+		return failed(diag.Errorf(diag.NotEqual, diag.Range{}, "%s is off by %.2g of its largest value from the unsplit program with %d ranks per stage", what, distance, split.Degree))
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"equal": true, "stages": split.NumStages, "ranks": split.NumStages * split.Degree, "steps": one.Steps(), "distance": number(distance)})
+	}
+	fmt.Fprintf(a.out, "%d stages of %d ranks equal one stage of %d ranks to the bit: %d steps; losses and parameters are within %.2g of the unsplit program\n",
+		split.NumStages, split.Degree, split.Degree, one.Steps(), distance)
+	return nil
 }
 
 // compare turns a difference into an error. what says which of several programs it is.

@@ -1,8 +1,7 @@
 package cpu
 
 import (
-	"fmt"
-
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir/threefry"
 	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
 )
@@ -27,7 +26,7 @@ func buildGather(_ *machine, n *node) (step, error) {
 }
 
 func rowError(id int32, place, rows int) error {
-	return fmt.Errorf("index %d at place %d is outside of the rows 0 to %d", id, place, rows-1)
+	return diag.Errorf(diag.BadValueRange, diag.Range{}, "index %d at place %d is outside of the rows 0 to %d", id, place, rows-1)
 }
 
 // buildGatherGrad adds the rows of dy to those of the table.
