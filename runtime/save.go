@@ -116,17 +116,19 @@ type saved struct {
 	buffer int // index into Stage.Buffers
 }
 
-// tensorsOf lists what a stage writes: what it owns. The order is the same on all its ranks, which gather states in it.
+// tensorsOf lists what a stage writes, which is what it owns: values, then state by state, then buffers.
 func tensorsOf(p *plan.Plan, stage int) (list []saved) {
 	st := p.Stages[stage]
 	for i, sp := range st.Params {
-		if sp.Owner != stage {
-			continue
+		if sp.Owner == stage {
+			list = append(list, saved{data.Tensor{Name: sp.Param.Name, DType: data.F32, Shape: sp.Param.Type.Shape}, i, -1, -1})
 		}
-		list = append(list, saved{data.Tensor{Name: sp.Param.Name, DType: data.F32, Shape: sp.Param.Type.Shape}, i, -1, -1})
-		for k := range sp.States {
-			name := checkpoint.StateName(p.Optimizer.States[k].Name, sp.Param.Name)
-			list = append(list, saved{data.Tensor{Name: name, DType: data.F32, Shape: sp.Param.Type.Shape}, i, k, -1})
+	}
+	for k, name := range stateNames(p) {
+		for i, sp := range st.Params {
+			if sp.Owner == stage && len(sp.States) > 0 {
+				list = append(list, saved{data.Tensor{Name: checkpoint.StateName(name, sp.Param.Name), DType: data.F32, Shape: sp.Param.Type.Shape}, i, k, -1})
+			}
 		}
 	}
 	for i, b := range st.Buffers {
@@ -143,23 +145,31 @@ func (r *runner) save(k *rank, step int) error {
 	if k.replica >= r.plan.ShardSize {
 		return nil
 	}
-	list := tensorsOf(r.plan, k.stage)
 	if k.replica > 0 {
-		for _, t := range list {
-			if t.state >= 0 && r.plan.Stages[k.stage].Params[t.param].Shared {
-				if _, err := k.wholeState(t.param, t.state); err != nil {
-					return err
-				}
+		for state := range r.plan.Optimizer.States {
+			if _, err := k.wholeStates(state); err != nil {
+				return err
 			}
 		}
 		return nil
 	}
+	list := tensorsOf(r.plan, k.stage)
 	tensors := make([]data.Tensor, len(list))
 	for i, t := range list {
 		tensors[i] = t.Tensor
 	}
 	store := r.opt.Checkpoint.store()
-	file, err := store.Write(step, stageFile(k.stage), tensors, func(i int) ([]byte, error) { return k.elements(list[i]) })
+	gathered, states := -1, [][]float32(nil)
+	file, err := store.Write(step, stageFile(k.stage), tensors, func(i int) ([]byte, error) {
+		if next := list[i].state; next > gathered {
+			var err error
+			if states, err = k.wholeStates(next); err != nil {
+				return nil, err
+			}
+			gathered = next
+		}
+		return k.elements(list[i], states)
+	})
 	if err != nil {
 		return err
 	}
@@ -194,45 +204,58 @@ func (r *runner) save(k *rank, step int) error {
 	return nil
 }
 
-// elements are those of a tensor of a checkpoint, row-major and little endian.
-func (k *rank) elements(t saved) ([]byte, error) {
+// elements are those of a tensor of a checkpoint, row-major and little endian. states are as wholeStates gives them.
+func (k *rank) elements(t saved, states [][]float32) ([]byte, error) {
 	st := k.plan.Stages[k.stage]
 	if t.param < 0 {
 		b := &st.Buffers[t.buffer]
 		return k.dev.Buffer(b.Ref, 0)[:b.Type.Bytes()], nil
 	}
 	v := make([]float32, st.Params[t.param].Param.Type.Elems())
-	if t.state < 0 {
-		if err := k.dev.Param(t.param, v); err != nil {
-			return nil, err
-		}
-	} else {
-		packed, err := k.wholeState(t.param, t.state)
-		if err != nil {
-			return nil, err
-		}
-		if err := k.dev.Unpack(t.param, v, packed); err != nil {
-			return nil, err
-		}
+	from := k.dev.Value(t.param)
+	if t.state >= 0 {
+		from = states[t.param]
+	}
+	if err := k.dev.Unpack(t.param, v, from); err != nil {
+		return nil, err
 	}
 	a := data.NewFloat32(t.Name, t.Shape, v)
 	return a.Data, nil
 }
 
-// wholeState is a state of a parameter in the device's form, put together from the parts of the ranks that share it.
-func (k *rank) wholeState(param, state int) ([]float32, error) {
-	sp := &k.plan.Stages[k.stage].Params[param]
-	own := floats(k.dev.Buffer(sp.States[state], 0))
-	if !sp.Shared {
-		return own, nil
+// wholeStates is one of the optimizer's states of every parameter of the stage, by Stage.Params, in the device's form. Those that
+// ranks share out are put together from their parts, all in one collective like that of their values; the others are the memory
+// of the device.
+func (k *rank) wholeStates(state int) (states [][]float32, err error) {
+	st := k.plan.Stages[k.stage]
+	var shared [][]float32
+	for i := range st.Params {
+		sp := &st.Params[i]
+		var v []float32
+		if len(sp.States) > 0 {
+			v = floats(k.dev.Buffer(sp.States[state], 0))
+		}
+		if sp.Shared {
+			whole := make([]float32, len(k.dev.Value(i)))
+			lo, hi := k.plan.Part(len(whole), k.replica)
+			copy(whole[lo:hi], v)
+			shared = append(shared, whole)
+			v = whole
+		}
+		states = append(states, v)
 	}
-	whole := make([]float32, len(k.dev.Value(param)))
-	lo, hi := k.plan.Part(len(whole), k.replica)
-	copy(whole[lo:hi], own)
-	if !k.shard.collect(k.replica%k.plan.ShardSize, [][]float32{whole}, k.plan, func(member int) { k.waitsForRank(k.stage, member) }) {
-		return nil, errStopped
+	if len(shared) == 0 {
+		return states, nil
 	}
-	return whole, nil
+	return states, k.shareOut(shared)
+}
+
+// shareOut gives the ranks that share states out the parts of the others; buffers are as long as the shared values.
+func (k *rank) shareOut(buffers [][]float32) error {
+	if !k.shard.collect(k.replica%k.plan.ShardSize, buffers, k.plan, func(member int) { k.waitsForRank(k.stage, member) }) {
+		return errStopped
+	}
+	return nil
 }
 
 // index describes the state after that many steps, without the files.
