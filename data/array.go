@@ -69,10 +69,16 @@ func (a *Array) Float32(dst []float32) error {
 	dst = dst[:a.Elems()]
 	for i := range dst {
 		dst[i] = a.float32At(i)
-		if a.DType == F64 && math.IsInf(float64(dst[i]), 0) {
-			if v := math.Float64frombits(binary.LittleEndian.Uint64(a.Data[8*i:])); !math.IsInf(v, 0) {
-				return fmt.Errorf("element %d is %v, which is beyond f32", i, v)
-			}
+	}
+	return a.fitsFloat32()
+}
+
+// fitsFloat32 finds the first number that float32 cannot hold.
+func (a *Array) fitsFloat32() error {
+	for i := 0; a.DType == F64 && i < a.Elems(); i++ {
+		v := math.Float64frombits(binary.LittleEndian.Uint64(a.Data[8*i:]))
+		if math.IsInf(float64(float32(v)), 0) && !math.IsInf(v, 0) {
+			return fmt.Errorf("element %d is %v, which is beyond f32", i, v)
 		}
 	}
 	return nil

@@ -180,3 +180,19 @@ func FuzzSafetensors(f *testing.F) {
 		}
 	})
 }
+
+// A column of doubles that is used as f32 must fit.
+func TestColumnBeyondFloat32(t *testing.T) {
+	for value, wrong := range map[float64]bool{-3.4e38: false, math.Inf(1): false, 1e39: true} {
+		a := Array{Name: "x", DType: F64, Shape: []int{2}, Data: make([]byte, 16)}
+		binary.LittleEndian.PutUint64(a.Data[8:], math.Float64bits(value))
+		path := filepath.Join(t.TempDir(), "x.npz")
+		if err := WriteNPZ(path, []Array{a}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(Spec{Source: "npz", Path: path, Columns: []string{"x"}, Steps: []Step{{Name: "cast", Text: "f32"}}})
+		if (err != nil) != wrong || wrong && !strings.Contains(err.Error(), "element 1 is 1e+39") {
+			t.Errorf("%v: %v", value, err)
+		}
+	}
+}

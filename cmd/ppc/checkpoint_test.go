@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
@@ -141,6 +144,42 @@ func TestFullDisk(t *testing.T) {
 		}
 		if code, _, stderr := inProcess("run", "wide.pp", "-resume", dir, "-steps", "4"); code != 0 || !strings.Contains(stderr, "2 steps are left") {
 			t.Errorf("exit code %d: %s", code, stderr)
+		}
+	}
+}
+
+// Numbers that f32 cannot hold are refused wherever values come in; infinities that are there on purpose stay.
+func TestBeyondFloat32(t *testing.T) {
+	wideFolder(t)
+	model := "infer m {\n    network = Dense(2, 1, bias = false)\n    input x: f32[1, 2]\n}\n"
+	if err := os.WriteFile("m.pp", []byte(model), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	doubles := func(name string, shape []int, values ...float64) data.Array {
+		a := data.Array{Name: name, DType: data.F64, Shape: shape}
+		for _, v := range values {
+			a.Data = binary.LittleEndian.AppendUint64(a.Data, math.Float64bits(v))
+		}
+		return a
+	}
+	for _, c := range []struct {
+		value float64
+		code  int
+	}{{3.4e38, 0}, {math.Inf(-1), 0}, {1e39, 1}, {-1e300, 1}} {
+		w, x := doubles("weight", []int{1, 2}, 1, c.value), doubles("x", []int{1, 2}, 0, c.value)
+		ones := data.NewFloat32("x", []int{1, 2}, []float32{1, 1})
+		for _, err := range []error{data.WriteNPZ("w.npz", []data.Array{w}), data.WriteSafetensors("w.safetensors", []data.Array{w}), data.WriteNPY("x.npy", x), data.WriteNPY("ones.npy", ones)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, args := range [][]string{
+			{"-input", "ones.npy", "-init", "w.npz"}, {"-input", "ones.npy", "-init", "w.safetensors"}, {"-input", "x.npy"},
+		} {
+			code, _, stderr := inProcess(append([]string{"run", "m.pp"}, args...)...)
+			if code != c.code || c.code == 1 && (!strings.Contains(stderr, "E0802") || !strings.Contains(stderr, "element 1 is ")) {
+				t.Errorf("%v with %v: exit code %d: %s", args, c.value, code, stderr)
+			}
 		}
 	}
 }
