@@ -168,7 +168,10 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect()
 	}
 	if err := r.all(ctx, r.train); err != nil {
-		return nil, r.unsaved(err)
+		if opt.Checkpoint.Dir != "" {
+			opt.Checkpoint.store().Clean() // what it cannot remove, the next run does
+		}
+		return nil, err
 	}
 	if !opt.SkipEval {
 		if err := r.evaluate(ctx); err != nil {

@@ -3,7 +3,6 @@ package runtime
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -186,6 +185,9 @@ func (r *runner) save(k *rank, step int) error {
 	if !ok {
 		return errStopped
 	}
+	if k.stage == r.plan.Programs[0].Outputs[0].Stage {
+		r.result.Checkpoint = store.Path(step) // if the run ends well
+	}
 	if k.stage > 0 {
 		return nil
 	}
@@ -197,11 +199,7 @@ func (r *runner) save(k *rank, step int) error {
 		}
 		x.Files = append(x.Files, checkpoint.File{Name: stageFile(s), Bytes: int64(v[len(v)-1]), SHA256: hex.EncodeToString(hash)})
 	}
-	if err := store.Commit(x); err != nil {
-		return err
-	}
-	r.result.Checkpoint = store.Path(step)
-	return nil
+	return store.Commit(x)
 }
 
 // elements are those of a tensor of a checkpoint, row-major and little endian. states are as wholeStates gives them.
@@ -291,15 +289,4 @@ func stateNames(p *plan.Plan) []string {
 		names = append(names, s.Name)
 	}
 	return names
-}
-
-// unsaved removes what a run that failed has left half-written.
-func (r *runner) unsaved(err error) error {
-	if r.opt.Checkpoint.Dir == "" {
-		return err
-	}
-	if e := r.opt.Checkpoint.store().Clean(); e != nil && !errors.Is(err, e) {
-		return errors.Join(err, e)
-	}
-	return err
 }

@@ -35,6 +35,10 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "reduction", Usage: "sum or mean over micro-batches, instead of the file's"},
 		&cli.StringFlag{Name: "init", Usage: "npz or safetensors file, or checkpoint, with the first values of all parameters"},
 		&cli.StringFlag{Name: "save", Usage: "npz or safetensors file for the parameters at the end"},
+		&cli.StringFlag{Name: "checkpoint", Usage: "folder for checkpoints: one after the last step"},
+		&cli.IntFlag{Name: "save-every", Usage: "a checkpoint after every so many steps too", HideDefault: true},
+		&cli.IntFlag{Name: "keep", Usage: "how many checkpoints stay, the last ones (default all)", HideDefault: true},
+		&cli.StringFlag{Name: "resume", Usage: "folder of checkpoints to go on from, or one checkpoint in it"},
 		&cli.StringFlag{Name: "log", Usage: "file with one JSON object per step"},
 		&cli.BoolFlag{Name: "log-norms", Usage: "the gradient norm of every parameter in -log"},
 		&cli.BoolFlag{Name: "check-copies", Usage: "compare the copies of shared parameters after every step"},
@@ -46,7 +50,7 @@ func runFlags() []cli.Flag {
 func (a *app) runCommand() *cli.Command {
 	return &cli.Command{
 		Name: "run", Usage: "train (and evaluate) a model file or a bundle, or run its infer block", ArgsUsage: "FILE|DIR",
-		Flags: slices.Concat(compileFlags(), runFlags(), checkpointFlags(), inferFlags()),
+		Flags: slices.Concat(compileFlags(), runFlags(), inferFlags()),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
 			if err != nil {

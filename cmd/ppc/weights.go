@@ -16,16 +16,6 @@ import (
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
-// checkpointFlags say where the state of a training is kept.
-func checkpointFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "checkpoint", Usage: "folder for checkpoints: one after the last step"},
-		&cli.IntFlag{Name: "save-every", Usage: "a checkpoint after every so many steps too", HideDefault: true},
-		&cli.IntFlag{Name: "keep", Usage: "how many checkpoints stay, the last ones (default all)", HideDefault: true},
-		&cli.StringFlag{Name: "resume", Usage: "folder of checkpoints to go on from, or one checkpoint in it"},
-	}
-}
-
 // checkpoints translates the flags of checkpoints.
 func checkpoints(c *cli.Command) (runtime.Checkpoint, error) {
 	o := runtime.Checkpoint{Dir: c.String("checkpoint"), Every: c.Int("save-every"), Keep: c.Int("keep"), Resume: c.String("resume")}

@@ -45,7 +45,7 @@ func (s *Store) Prepare() error {
 	if err == nil {
 		err = os.Remove(probe)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // another process of the run may clean up
 		return cannotWrite(s.Dir, err)
 	}
 	return nil
