@@ -63,12 +63,25 @@ func NewFloat32(name string, shape []int, values []float32) Array {
 func (a *Array) Elems() int { return len(a.Data) / a.DType.Size() }
 
 // Float32 writes the elements, rounded to float32, to dst, which must have
-// Elems elements.
-func (a *Array) Float32(dst []float32) {
+// Elems elements. A number that float32 cannot hold is an error: it would
+// become infinite.
+func (a *Array) Float32(dst []float32) error {
 	dst = dst[:a.Elems()]
 	for i := range dst {
 		dst[i] = a.float32At(i)
 	}
+	return a.fitsFloat32()
+}
+
+// fitsFloat32 finds the first number that float32 cannot hold.
+func (a *Array) fitsFloat32() error {
+	for i := 0; a.DType == F64 && i < a.Elems(); i++ {
+		v := math.Float64frombits(binary.LittleEndian.Uint64(a.Data[8*i:]))
+		if math.IsInf(float64(float32(v)), 0) && !math.IsInf(v, 0) {
+			return fmt.Errorf("element %d is %v, which is beyond f32", i, v)
+		}
+	}
+	return nil
 }
 
 func (a *Array) float32At(i int) float32 {

@@ -105,7 +105,11 @@ func Open(spec Spec) (*Dataset, error) {
 		}
 	}
 	for i := range d.columns {
-		d.columns[i].makeTable()
+		c := &d.columns[i]
+		if err := c.source.fitsFloat32(); err != nil && c.DType == F32 {
+			return nil, diag.Errorf(diag.BadValueRange, diag.At(diag.Pos{File: spec.Path}), "column %q: %v", c.Name, err)
+		}
+		c.makeTable()
 	}
 	return d, nil
 }

@@ -63,6 +63,7 @@ const (
 	OutOfMemory     Code = "E0705"
 	BadDataFile     Code = "E0801"
 	BadValueRange   Code = "E0802"
+	BadCheckpoint   Code = "E0803"
 	BadBundle       Code = "E0901"
 	BundleVersion   Code = "E0902"
 	CannotRead      Code = "E1001"
@@ -142,6 +143,7 @@ var meanings = []Meaning{
 	{OutOfMemory, "a stage that does not fit its device"},
 	{BadDataFile, "a data file that is truncated, corrupt or of another kind"},
 	{BadValueRange, "a data value that the wanted type cannot hold"},
+	{BadCheckpoint, "a checkpoint that is damaged, or that does not fit the program"},
 	{BadBundle, "a bundle that is damaged or incomplete"},
 	{BundleVersion, "a bundle of another version"},
 	{CannotRead, "a file or folder that cannot be read"},

@@ -3,7 +3,10 @@ package runtime
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
+	"github.com/ppc-lang/ppc/data"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 )
@@ -44,4 +47,27 @@ func fill(b []byte, t ir.DType, v float64) {
 			binary.LittleEndian.PutUint32(b[i:], bits)
 		}
 	}
+}
+
+// bufferType is the type of a buffer in a file.
+func bufferType(t ir.Type) data.DType {
+	switch t.DType {
+	case ir.I32:
+		return data.I32
+	case ir.Bool:
+		return data.U8
+	}
+	return data.F32
+}
+
+// setBuffer copies an array to a buffer of that type and shape.
+func setBuffer(to []byte, b *plan.Buffer, a *data.Array) error {
+	if a.DType != bufferType(b.Type) || !slices.Equal(a.Shape, b.Type.Shape) {
+		return diag.List{diag.Errorf(diag.BadDataFile, diag.Range{}, "the buffer `%s` is %s, the array for it %s%s", b.Name, b.Type, a.DType, ir.ShapeString(a.Shape))}
+	}
+	if at := slices.IndexFunc(a.Data, func(x byte) bool { return b.Type.DType == ir.Bool && x > 1 }); at >= 0 {
+		return diag.List{diag.Errorf(diag.BadValueRange, diag.Range{}, "the buffer `%s` is bool, and element %d is %d", b.Name, at, a.Data[at])}
+	}
+	copy(to, a.Data)
+	return nil
 }

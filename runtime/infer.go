@@ -31,7 +31,9 @@ func exact(in plan.Input, a data.Array) ([]byte, error) {
 			return a.Data, nil
 		}
 		v := make([]float32, a.Elems())
-		a.Float32(v)
+		if err := a.Float32(v); err != nil {
+			return nil, diag.List{diag.Errorf(diag.BadValueRange, at, "input `%s`: %v", in.Name, err)}
+		}
 		out := data.NewFloat32(a.Name, a.Shape, v)
 		return out.Data, nil
 	case in.Type.DType == ir.I32 && !a.DType.IsFloat():

@@ -75,7 +75,7 @@ func (r *runner) meet(k *rank, id int) {
 		ID: id + shard, Ranks: ranks(shard*p.ShardSize, 1, p.ShardSize), Collect: lengths(k.values), Part: p.Part,
 	})
 	id += p.NumStages * p.Degree / p.ShardSize
-	k.column = k.endpoint.Join(transport.Members{ID: id + k.replica, Ranks: ranks(k.replica, p.Degree, p.NumStages), Values: params})
+	k.column = k.endpoint.Join(transport.Members{ID: id + k.replica, Ranks: ranks(k.replica, p.Degree, p.NumStages), Values: max(params, checkpointValues)})
 	id += p.Degree
 	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})
 	id++

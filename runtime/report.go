@@ -15,6 +15,36 @@ type report struct {
 	digests []uint64  // of the values; nil if not asked
 }
 
+// tell reports step n, which had that loss scale: the first rank of the stage with the loss hears from those of the others.
+func (r *runner) tell(k *rank, n int, scale float64, losses [][]float64) error {
+	reporting := r.opt.Norms || r.opt.Digests
+	lossStage := r.plan.Programs[0].Outputs[0].Stage
+	var mine report
+	if reporting {
+		var err error
+		if mine, err = r.reportOf(k); err != nil {
+			return err
+		}
+	}
+	if k.stage != lossStage {
+		if reporting {
+			return k.during("reporting a step", k.reports[k.stage].send(mine))
+		}
+		return nil
+	}
+	s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(k.programs[0], 0, losses), Skipped: k.overflow, LossScale: scale}
+	if reporting {
+		if err := r.gather(k, mine, &s); err != nil {
+			return err
+		}
+	}
+	r.result.LastLoss, r.result.Steps = s.Loss, n+1-r.first
+	if r.opt.OnStep != nil {
+		r.opt.OnStep(s)
+	}
+	return nil
+}
+
 // reportOf describes the step that a rank has done.
 func (r *runner) reportOf(k *rank) (report, error) {
 	var own report

@@ -15,6 +15,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
+	"github.com/ppc-lang/ppc/runtime/checkpoint"
 	"github.com/ppc-lang/ppc/runtime/device"
 	"github.com/ppc-lang/ppc/runtime/transport"
 )
@@ -35,6 +36,11 @@ type Options struct {
 	Seed      uint32
 	// Initial gives first values of parameters by name; nil for their initialisers.
 	Initial map[string][]float32
+	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
+	// plan. Bools are u8.
+	Buffers map[string]data.Array
+	// Checkpoint says where the state of a training is kept, and what it goes on from.
+	Checkpoint Checkpoint
 	// Inputs are those of an infer block, an array per input with all rows, instead of its dataset.
 	Inputs []data.Array
 	// Tokens is how many new tokens each request of a generating block gets: a number for each row of the prompts, or one for
@@ -91,12 +97,14 @@ type Metric struct {
 
 // Result of a run.
 type Result struct {
-	Steps    int
+	Steps    int // of this run
 	LastLoss float64
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
 	Params   []Param // by Module.Params
+	// Checkpoint is the folder of the last one that was written; "" without.
+	Checkpoint string
 	// Of an infer block: the number of rows, and by rank and result what the rank has.
 	Rows    int
 	Outputs [][]Output
@@ -126,7 +134,9 @@ type runner struct {
 	join     transport.Transport
 	datasets []*data.Dataset // by program
 	ranks    []*rank         // those of this process
-	total    int             // training steps
+	total    int             // training steps, those before a checkpoint included
+	first    int             // the step that this run begins with
+	resumed  *checkpoint.Checkpoint
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
@@ -142,6 +152,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	r := &runner{plan: p, opt: opt, stop: make(chan struct{})}
 	defer r.close()
 	if err := r.openData(); err != nil {
+		return nil, err
+	}
+	if err := r.openCheckpoint(); err != nil {
 		return nil, err
 	}
 	if err := r.openRanks(ctx); err != nil {
@@ -163,6 +176,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect(ctx)
 	}
 	if err := r.all(ctx, r.train); err != nil {
+		if opt.Checkpoint.Dir != "" {
+			opt.Checkpoint.store().Clean() // what it cannot remove, the next run does
+		}
 		return nil, err
 	}
 	if !opt.SkipEval {
@@ -175,6 +191,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 
 // close gives the devices back.
 func (r *runner) close() {
+	if r.resumed != nil {
+		r.resumed.Close()
+	}
 	for _, k := range r.ranks {
 		if k.dev != nil {
 			k.dev.Close()
@@ -334,6 +353,11 @@ func (r *runner) openRanks(ctx context.Context) error {
 			for slot := range st.Areas[b.Ref.Area].Slots {
 				fill(dev.Buffer(b.Ref, slot), b.Type.DType, b.First)
 			}
+			if a, ok := r.opt.Buffers[b.Name]; ok && r.plan.Programs[0].Feedback == nil {
+				if err := setBuffer(dev.Buffer(b.Ref, 0), b.Buffer, &a); err != nil {
+					return err
+				}
+			}
 		}
 		if st.Seed.Item >= 0 {
 			seed := float32(1)
@@ -350,19 +374,33 @@ func (r *runner) openRanks(ctx context.Context) error {
 			k.seed = seed
 		}
 		for i, sp := range st.Params {
-			v, ok := r.opt.Initial[sp.Param.Name]
-			if !ok {
-				v = make([]float32, sp.Param.Type.Elems())
-				if err := Initial(sp.Param, r.opt.Seed, v); err != nil {
-					return err
-				}
+			v, err := r.initial(sp.Param)
+			if err != nil {
+				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
 				return err
 			}
 		}
+		if r.resumed != nil {
+			if err := r.restore(k); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// initial is the first value of a parameter in this run, row-major.
+func (r *runner) initial(p *ir.Param) ([]float32, error) {
+	if r.resumed != nil {
+		return r.resumedValues(p.Name)
+	}
+	if v, ok := r.opt.Initial[p.Name]; ok {
+		return v, nil
+	}
+	v := make([]float32, p.Type.Elems())
+	return v, Initial(p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.
@@ -418,11 +456,9 @@ func (r *runner) train(k *rank) error {
 	if r.opt.Norms && k.squares == nil {
 		k.wantSquares()
 	}
-	reporting := r.opt.Norms || r.opt.Digests
-	lossStage := q.Outputs[0].Stage
 	var own []float64 // losses of this rank
 	start := time.Now()
-	for n := range r.total {
+	for n := r.first; n < r.total; n++ {
 		if r.dead.Load() {
 			return errStopped
 		}
@@ -435,43 +471,25 @@ func (r *runner) train(k *rank) error {
 			return err
 		}
 		var losses [][]float64 // of the ranks of the stage
-		if k.stage == lossStage {
+		if k.stage == q.Outputs[0].Stage {
 			var err error
 			own = p.values(own[:0], 0)
 			if losses, err = k.gatherOnStage(own); err != nil {
 				return k.during("gathering losses", err)
 			}
 		}
-		if k.replica > 0 {
-			continue
-		}
-		var mine report
-		if reporting {
-			var err error
-			if mine, err = r.reportOf(k); err != nil {
+		if k.replica == 0 {
+			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
 		}
-		if k.stage != lossStage {
-			if reporting {
-				if err := k.reports[k.stage].send(mine); err != nil {
-					return k.during("reporting a step", err)
-				}
-			}
-			continue
-		}
-		s := Step{Epoch: n / r.perEpoch, Step: n % r.perEpoch, Total: n, Loss: r.reduce(p, 0, losses), Skipped: k.overflow, LossScale: scale}
-		if reporting {
-			if err := r.gather(k, mine, &s); err != nil {
+		if r.opt.Checkpoint.due(n+1, r.total) {
+			if err := r.save(k, n+1); err != nil {
 				return err
 			}
-		}
-		r.result.LastLoss, r.result.Steps = s.Loss, n+1
-		if r.opt.OnStep != nil {
-			r.opt.OnStep(s)
 		}
 	}
-	if k.stage == lossStage && k.replica == 0 {
+	if k.stage == q.Outputs[0].Stage && k.replica == 0 {
 		r.result.Seconds = time.Since(start).Seconds()
 	} else if k.reports != nil {
 		return k.during("reporting the last step", k.reports[k.stage].finish())

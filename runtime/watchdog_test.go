@@ -31,6 +31,8 @@ func (d *idle) Squares([]float64) error                               { return n
 func (d *idle) Update(int, []device.Pending, [][]float32, bool) error { return nil }
 func (d *idle) SetParam(int, []float32) error                         { return nil }
 func (d *idle) Param(int, []float32) error                            { return nil }
+func (d *idle) Pack(int, []float32, []float32) error                  { return nil }
+func (d *idle) Unpack(int, []float32, []float32) error                { return nil }
 func (d *idle) Bytes() []int                                          { return make([]int, len(plan.Classes)) }
 func (d *idle) Step(uint32)                                           {}
 func (d *idle) Close() error                                          { return nil }

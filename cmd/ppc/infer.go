@@ -26,7 +26,7 @@ func tokensFlag() cli.Flag {
 }
 
 // trainOnly are the flags of run that mean nothing to an infer block.
-var trainOnly = []string{"steps", "epochs", "reduction", "save", "log", "log-norms", "check-copies"}
+var trainOnly = []string{"steps", "epochs", "reduction", "save", "checkpoint", "save-every", "keep", "resume", "log", "log-norms", "check-copies"}
 
 // inference holds what -input and -output say about a program.
 type inference struct {

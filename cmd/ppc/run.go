@@ -17,9 +17,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
-	"github.com/ppc-lang/ppc/data"
-	"github.com/ppc-lang/ppc/diag"
-	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
@@ -37,8 +34,12 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "device", Usage: "cpu, emulator or ascend", Value: "cpu"},
 		&cli.StringFlag{Name: "cpu", Usage: "kernels of the cpu device: generic, avx2 or avx512 (default the best here)"},
 		&cli.StringFlag{Name: "reduction", Usage: "sum or mean over micro-batches, instead of the file's"},
-		&cli.StringFlag{Name: "init", Usage: "npz file with the first values of all parameters"},
-		&cli.StringFlag{Name: "save", Usage: "npz file for the parameters at the end"},
+		&cli.StringFlag{Name: "init", Usage: "npz or safetensors file, or checkpoint, with the first values of all parameters"},
+		&cli.StringFlag{Name: "save", Usage: "npz or safetensors file for the parameters at the end"},
+		&cli.StringFlag{Name: "checkpoint", Usage: "folder for checkpoints: one after the last step"},
+		&cli.IntFlag{Name: "save-every", Usage: "a checkpoint after every so many steps too", HideDefault: true},
+		&cli.IntFlag{Name: "keep", Usage: "how many checkpoints stay, the last ones (default all)", HideDefault: true},
+		&cli.StringFlag{Name: "resume", Usage: "folder of checkpoints to go on from, or one checkpoint in it"},
 		&cli.StringFlag{Name: "log", Usage: "file with one JSON object per step"},
 		&cli.BoolFlag{Name: "log-norms", Usage: "the gradient norm of every parameter in -log"},
 		&cli.BoolFlag{Name: "check-copies", Usage: "compare the copies of shared parameters after every step"},
@@ -161,6 +162,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		Steps:    c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
 		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"), Digests: c.Bool("check-copies"),
 	}
+	notice := func(s string) { fmt.Fprintln(a.err, "note:", s) }
+	o.Notice = notice
+	if o.Checkpoint, err = checkpoints(c); err != nil {
+		return err
+	}
 	switch o.Reduction {
 	case "", "sum", "mean":
 	default:
@@ -205,9 +211,14 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return usagef("-save and -log name one file, %s", f)
 	}
 	if f := c.String("init"); f != "" {
-		if o.Initial, err = initial(p, f); err != nil {
+		params, buffers, err := weights(f, notice)
+		if err == nil {
+			o.Initial, err = initial(p, f, params)
+		}
+		if err != nil {
 			return wrong(err)
 		}
+		o.Buffers = firstBuffers(p, f, buffers, notice)
 	}
 	if f := c.String("save"); f != "" && tells {
 		if err := writable(f); err != nil {
@@ -233,7 +244,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	if in != nil {
 		o.Inputs, o.Tokens = in.inputs, in.tokens
 	}
-	o.Notice = func(s string) { fmt.Fprintln(a.err, "note:", s) }
 	var logErr error
 	o.OnStep = func(s runtime.Step) {
 		if !a.json && s.Step%logEvery == 0 {
@@ -262,11 +272,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return nil
 	}
 	if f := c.String("save"); f != "" {
-		arrays := make([]data.Array, len(r.Params))
-		for i, x := range r.Params {
-			arrays[i] = data.NewFloat32(x.Name, x.Shape, x.Values)
-		}
-		if err := data.WriteNPZ(f, arrays); err != nil {
+		if err := save(f, r.Params); err != nil {
 			return cannotWrite(f, err)
 		}
 		if names := buffers(p); len(names) > 0 {
@@ -274,7 +280,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			if len(names) > 1 {
 				what = "the buffers " + strings.Join(names, ", ") + " are"
 			}
-			o.Notice(fmt.Sprintf("%s has the parameters; %s not stored", f, what))
+			notice(fmt.Sprintf("%s has the parameters; %s not stored", f, what))
 		}
 	}
 	if err := logs.close(); err != nil {
@@ -310,6 +316,9 @@ func (a *app) report(r *runtime.Result, logs *workerLogs) error {
 			ranks = append(ranks, rankJSON{k.Rank, k.Stage, k.PeakBytes})
 		}
 		out["ranks"] = ranks
+		if r.Checkpoint != "" {
+			out["checkpoint"] = r.Checkpoint
+		}
 		for _, e := range r.Evals {
 			for _, m := range e.Metrics {
 				key := m.Name
@@ -328,6 +337,9 @@ func (a *app) report(r *runtime.Result, logs *workerLogs) error {
 		for _, m := range e.Metrics {
 			fmt.Fprintf(a.out, "%s: %s %.4f on %d rows\n", e.Name, m.Name, m.Value, e.Rows)
 		}
+	}
+	if r.Checkpoint != "" {
+		fmt.Fprintf(a.out, "checkpoint: %s\n", r.Checkpoint)
 	}
 	if names := logs.names(); len(names) > 0 {
 		fmt.Fprintf(a.out, "printed tensors: %s\n", strings.Join(names, ", "))
@@ -365,49 +377,6 @@ func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
 		}
 	}
 	return json.NewEncoder(w).Encode(line)
-}
-
-// initial reads the first values of all parameters. The names in the file must be those of the model.
-func initial(p *plan.Plan, name string) (map[string][]float32, error) {
-	arrays, err := data.ReadNPZ(name)
-	if err != nil {
-		return nil, err
-	}
-	var errs diag.List
-	out := map[string][]float32{}
-	at := diag.At(diag.Pos{File: name})
-	var names []string
-	for _, q := range p.Module.Params {
-		names = append(names, q.Name)
-	}
-	for i := range arrays {
-		x := &arrays[i]
-		q := p.Module.Param(x.Name)
-		switch {
-		case q == nil:
-			d := diag.Errorf(diag.BadDataFile, at, "array `%s` is no parameter of the model", x.Name)
-			if s := diag.DidYouMean(x.Name, names); s != "" {
-				d = d.WithRepair("%s", s)
-			}
-			errs.Add(d)
-		case !slices.Equal(x.Shape, q.Type.Shape) || !x.DType.IsFloat():
-			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%s, the parameter is %s", x.Name, x.DType, ir.ShapeString(x.Shape), q.Type))
-		default:
-			v := make([]float32, x.Elems())
-			x.Float32(v)
-			out[x.Name] = v
-		}
-	}
-	var missing []string
-	for _, n := range names {
-		if _, ok := out[n]; !ok && !errs.HasErrors() {
-			missing = append(missing, "`"+n+"`")
-		}
-	}
-	if len(missing) > 0 {
-		errs.Add(diag.Errorf(diag.BadDataFile, at, "the file lacks the parameters %s", strings.Join(missing, ", ")))
-	}
-	return out, errs.Err()
 }
 
 // writable checks before a run that its result can be stored.

@@ -36,6 +36,10 @@ type Device interface {
 	Param(i int, v []float32) error
 	// Value is the memory of a parameter (index into Stage.Params) as f32 elements in the device's form, all of it.
 	Value(i int) []float32
+	// Pack and Unpack copy between dense row-major form and that of parameter i, which its optimizer states share: packed has
+	// as many elements as Value. Pack leaves elements that only fill up the form as they are.
+	Pack(i int, packed, dense []float32) error
+	Unpack(i int, dense, packed []float32) error
 	// Bytes is what the device has allocated, counted by itself, by class as in plan.Classes.
 	Bytes() []int
 	Close() error

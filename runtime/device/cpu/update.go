@@ -146,6 +146,44 @@ func (m *machine) Param(i int, v []float32) error {
 	return nil
 }
 
+// Pack implements device.Device.
+func (m *machine) Pack(i int, packed, dense []float32) error {
+	p, err := m.param(i, dense)
+	if err != nil {
+		return err
+	}
+	if len(packed) != len(p.value) {
+		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, len(p.value))
+	}
+	if p.form == plan.Rows {
+		copy(packed, dense)
+		return nil
+	}
+	rows, columns := p.n, 1 // how far apart the neighbours of an element are
+	if p.form == plan.NK {
+		rows, columns = 1, p.k
+	}
+	for r := range p.k {
+		for c := range p.n {
+			packed[(c/kernel.PanelColumns*p.k+r)*kernel.PanelColumns+c%kernel.PanelColumns] = dense[r*rows+c*columns]
+		}
+	}
+	return nil
+}
+
+// Unpack implements device.Device.
+func (m *machine) Unpack(i int, dense, packed []float32) error {
+	p, err := m.param(i, dense)
+	if err != nil {
+		return err
+	}
+	if len(packed) != len(p.value) {
+		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, len(p.value))
+	}
+	p.unpack(dense, packed)
+	return nil
+}
+
 func (p *parameter) unpack(dst, v []float32) {
 	switch p.form {
 	case plan.KN:

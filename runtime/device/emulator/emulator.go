@@ -339,6 +339,20 @@ func (m *machine) Param(i int, v []float32) error {
 	return nil
 }
 
+// Pack implements device.Device. The chip keeps parameters and states row-major.
+func (m *machine) Pack(i int, packed, dense []float32) error { return m.copyDense(i, packed, dense) }
+
+// Unpack implements device.Device.
+func (m *machine) Unpack(i int, dense, packed []float32) error { return m.copyDense(i, dense, packed) }
+
+func (m *machine) copyDense(i int, to, from []float32) error {
+	if n := m.stage.Params[i].Param.Type.Elems(); len(to) != n || len(from) != n {
+		return fmt.Errorf("emulator device: %d and %d values for %s", len(to), len(from), m.stage.Params[i].Param.Name)
+	}
+	copy(to, from)
+	return nil
+}
+
 func getFloat(b []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 }
