@@ -44,6 +44,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("MNIST", mnist)
+			env.Setenv("GPT", filepath.Join(filepath.Dir(mnist), "gpt"))
 			models, err := filepath.Glob("testdata/models/*.pp")
 			if err != nil {
 				return err

@@ -91,9 +91,10 @@ func TestQueues(t *testing.T) {
 		const rounds, outstanding = 40, 3
 		sizes := []int{0, 1, 4097, smallestRing - 7, 3 * smallestRing, 16 << 10}
 		fill := func(b []byte, id, n int) {
-			s := rand.New(rand.NewPCG(uint64(id), uint64(n)))
+			x := uint32(id*1000 + n)
 			for i := range b {
-				b[i] = byte(s.Uint32())
+				x = x*1664525 + 1013904223
+				b[i] = byte(x >> 24)
 			}
 		}
 		together(t, joined(t, 2, shared), func(e transport.Endpoint, rank int) error {
