@@ -158,16 +158,18 @@ func Find(dir string, notice func(string)) (*Checkpoint, error) {
 		return nil, diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: dir}), "there is no checkpoint in this folder: no %s and no step-N", indexName).
 			WithRepair("give the folder of -checkpoint, or a folder step-N in it")
 	}
-	var skipped []error
+	var skipped []diag.Diagnostic
 	for _, n := range steps {
 		c, err := Open(filepath.Join(dir, folder(n)))
-		if err != nil {
-			skipped = append(skipped, err)
+		if d, ok := errors.AsType[diag.Diagnostic](err); ok && d.Code != diag.CannotRead {
+			skipped = append(skipped, d)
 			continue
 		}
-		for _, err := range skipped {
-			var d diag.Diagnostic
-			if errors.As(err, &d) && notice != nil {
+		if err != nil {
+			return nil, err // it may be whole
+		}
+		for _, d := range skipped {
+			if notice != nil {
 				notice(fmt.Sprintf("%s is skipped: %s", d.Range.File, d.Message))
 			}
 		}

@@ -209,7 +209,14 @@ func TestDamaged(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.wrong)
 		}
 	}
-	for _, dir := range []string{t.TempDir(), "nowhere"} {
+	// One that cannot be read may be whole: nothing is skipped.
+	s := &Store{Dir: t.TempDir()}
+	write(t, s, 1)
+	write(t, s, 2)
+	if err := errors.Join(os.Remove(filepath.Join(s.Path(2), indexName)), os.Mkdir(filepath.Join(s.Path(2), indexName), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{s.Dir, t.TempDir(), "nowhere"} {
 		var d diag.Diagnostic
 		if _, err := Find(dir, nil); !errors.As(err, &d) || d.Code != diag.CannotRead {
 			t.Errorf("%s: %v", dir, err)
