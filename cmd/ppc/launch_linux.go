@@ -35,6 +35,7 @@ func (a *app) launchCommands() []*cli.Command {
 			Name: "launch", Usage: "train with a process for every rank", ArgsUsage: "FILE|DIR",
 			Flags: slices.Concat([]cli.Flag{
 				&cli.IntFlag{Name: "n", Usage: "number of processes; for a FILE without -devices also that of devices", HideDefault: true},
+				&cli.StringFlag{Name: "emit", Usage: "start nothing: print what starts the ranks of a bundle on several hosts, for slurm or mpijob (Kubernetes)"},
 				&cli.StringFlag{Name: "transport", Usage: "shared (memory) or socket", Value: "shared"},
 			}, compileFlags(), runFlags()),
 			Action: a.launch,
@@ -79,8 +80,19 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	ranks := p.NumStages * p.Degree
-	if p.Programs[0].Infer {
-		return wrong(diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and launch only trains", p.Programs[0].Name).WithRepair("ppc run")})
+	if err := trains(p); err != nil {
+		return err
+	}
+	if e := c.String("emit"); e != "" {
+		emit := emitters[e]
+		switch {
+		case emit == nil:
+			return usagef("-emit is slurm or mpijob, not `%s`", e)
+		case compiles:
+			return usagef("-emit is about a bundle, which the hosts share: run `ppc compile` first")
+		}
+		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...)))
+		return err
 	}
 	if c.IsSet("n") && n != ranks {
 		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
@@ -143,6 +155,14 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return cannotWrite(c.String("log-dir"), e)
 	}
 	return err
+}
+
+// trains refuses a program that processes do not run.
+func trains(p *plan.Plan) error {
+	if p.Programs[0].Infer {
+		return wrong(diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and ranks in processes only train", p.Programs[0].Name).WithRepair("ppc run")})
+	}
+	return nil
 }
 
 // workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler, and the

@@ -18,7 +18,7 @@ var values = map[string]string{
 	"unsplit": "", "lazy-inline": "off", "seed": "3", "json": "", "o": "out.bundle", "stats": "", "data": "data.npz", "steps": "1", "epochs": "1",
 	"device": "cpu", "cpu": "generic", "reduction": "mean", "init": "first.npz", "save": "last.npz", "log": "steps.jsonl", "log-norms": "",
 	"check-copies": "", "log-dir": "logs", "deadline": "9s", "devices": "2", "tokens": "3", "checkpoint": "states", "save-every": "1", "keep": "2", "resume": "states", "input": "x.npy", "output": "y.npy", "sweep": "", "to": "list", "layers": "4",
-	"chunks": "1", "n": "2", "transport": "socket", "d": "", "after": "autodiff",
+	"chunks": "1", "n": "2", "transport": "socket", "emit": "slurm", "d": "", "after": "autodiff",
 }
 
 // No command ends silently, whatever its flags: one that succeeds prints what it did (fmt, as is usual, says nothing), one that
