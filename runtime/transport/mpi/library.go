@@ -19,7 +19,7 @@ func Launched() bool { return os.Getenv("OMPI_COMM_WORLD_SIZE") != "" }
 var libraries = []string{"libmpi.so.40", "libmpi.so", "libmpi.40.dylib", "libmpi.dylib"}
 
 // ErrMissing is why MPI cannot be used: the library is not there, or is another MPI.
-var ErrMissing = errors.New("Open MPI's library is not found")
+var ErrMissing = errors.New("no library of Open MPI is found")
 
 // handle is a pointer to an object of the library.
 type handle uintptr
