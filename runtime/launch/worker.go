@@ -141,7 +141,7 @@ func (w *Worker) Connect(plan [32]byte, version string, largest int) (*process.R
 	if err != nil {
 		return nil, err
 	}
-	if err := w.channel.send(message{Kind: ready}); err == nil {
+	if err = w.channel.send(message{Kind: ready}); err == nil {
 		err = w.order(start)
 	}
 	if err != nil {
