@@ -293,19 +293,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	if err != nil {
 		return nil, failed(err)
 	}
-	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log}
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
-	only.watch = func(look func() []runtime.Status) {
-		w.Watch(look)
-		go func() {
-			for range quit {
-				_, text := runtime.Stuck(look())
-				fmt.Fprintln(a.err, "note:", text)
-			}
-		}()
-	}
+	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch}
 	if only.tells {
 		a.out.w = &told{log: log, show: w}
 	} else {

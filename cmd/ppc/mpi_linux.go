@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -96,7 +94,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log}
-	one.watch = func(look func() []runtime.Status) { go a.watchAlone(ctx, look, c.Duration("deadline"), stop) }
+	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}
 	}
@@ -111,11 +109,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 }
 
 // watchAlone ends the run if this rank waits for longer than the deadline in one action: of the others it knows nothing.
-// SIGQUIT shows what the rank is doing.
-func (a *app) watchAlone(ctx context.Context, look func() []runtime.Status, deadline time.Duration, stop context.CancelCauseFunc) {
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
+func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time.Duration, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(max(deadline/8, time.Millisecond))
 	defer tick.Stop()
 	last, since := uint64(0), time.Now()
@@ -123,9 +117,6 @@ func (a *app) watchAlone(ctx context.Context, look func() []runtime.Status, dead
 		select {
 		case <-ctx.Done():
 			return
-		case <-quit:
-			_, text := runtime.Stuck(look())
-			fmt.Fprintln(a.err, "note:", text)
 		case now := <-tick.C:
 			waits, text := runtime.Stuck(look())
 			actions := uint64(0)

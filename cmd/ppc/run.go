@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -229,7 +231,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	defer logs.close()
 	o.Log = logs.writer
 	if one != nil {
-		o.Transport, o.Watch = one.transport, one.watch
+		o.Transport = one.transport
 		o.Log = func(int) io.Writer { return one.log }
 	}
 	var stepLog *bufio.Writer
@@ -243,6 +245,14 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	}
 	if in != nil {
 		o.Inputs, o.Tokens = in.inputs, in.tokens
+	}
+	done := make(chan struct{})
+	defer close(done)
+	o.Watch = func(look func() []runtime.Status) {
+		if one != nil {
+			one.watch(look)
+		}
+		go a.reportOnQuit(look, done)
 	}
 	var logErr error
 	o.OnStep = func(s runtime.Step) {
@@ -290,6 +300,22 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return a.inferred(p, in, r)
 	}
 	return a.report(r, logs)
+}
+
+// reportOnQuit says what the ranks are doing whenever SIGQUIT asks.
+func (a *app) reportOnQuit(look func() []runtime.Status, done <-chan struct{}) {
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	for {
+		select {
+		case <-quit:
+			_, text := runtime.Stuck(look())
+			fmt.Fprintln(a.err, "note:", text)
+		case <-done:
+			return
+		}
+	}
 }
 
 // buffers names the buffers of all cells.

@@ -160,6 +160,35 @@ func TestQueues(t *testing.T) {
 	})
 }
 
+// Messages allocate nothing once a few have passed.
+func TestNoAllocation(t *testing.T) {
+	both(t, func(t *testing.T, shared bool) {
+		ranks := joined(t, 2, shared)
+		stop := make(chan struct{})
+		q := transport.Queue{From: 0, To: 1, Outstanding: 2, Bytes: 3000}
+		send := ranks[0].Endpoint(0, stop, func(int) {}).End(q)
+		recv := ranks[1].Endpoint(1, stop, func(int) {}).End(q)
+		from, to := [][]byte{make([]byte, 1000), make([]byte, 2000)}, [][]byte{make([]byte, 3000)}
+		n := uint64(0)
+		pass := func() {
+			ranks[0].progress() // takes acknowledgements
+			send.Post(from)
+			if n%2 == 0 {
+				recv.Done(n) // comes before it is posted
+			}
+			recv.Post(to)
+			if err := recv.Wait(n); err != nil {
+				t.Fatal(err)
+			}
+			send.Done(n)
+			n++
+		}
+		if a := testing.AllocsPerRun(100, pass); a > 0 {
+			t.Errorf("%v allocations per message", a)
+		}
+	})
+}
+
 // A sender that only sends is held back: what the receiver does not take is not piled up there.
 func TestCredit(t *testing.T) {
 	both(t, func(t *testing.T, shared bool) {
