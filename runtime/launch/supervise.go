@@ -121,7 +121,7 @@ func (s *supervisor) start(rank int, token []byte) error {
 	defer theirs.Close()
 	w := &worker{rank: rank, cmd: s.opt.Command(rank), channel: &channel{file: own}, seen: time.Now()}
 	w.cmd.ExtraFiles = []*os.File{theirs}
-	w.cmd.Env = append(os.Environ(), variable+"=1")
+	w.cmd.Env = append(os.Environ(), variable+"="+s.opt.Dir)
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the terminal goes to the supervisor alone
 	if err := w.cmd.Start(); err != nil {
 		own.Close()

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 	"github.com/ppc-lang/ppc/runtime/transport/process"
 )
 
-// A worker finds its end of the channel in file 3, and this variable set.
+// A worker finds its end of the channel in file 3, and the supervisor's folder in this variable.
 const (
 	channelFile = 3
 	variable    = "PPC_LAUNCHED"
@@ -41,10 +43,15 @@ func Join(ctx context.Context) (*Worker, context.Context, error) {
 	if os.Getenv(variable) == "" {
 		return nil, ctx, ErrAlone
 	}
+	dir := os.Getenv(variable)
 	os.Unsetenv(variable)
 	w := &Worker{channel: channel{file: os.NewFile(channelFile, "supervisor")}, orders: make(chan kind, 4), lost: make(chan struct{})}
 	m, err := w.channel.receive()
 	if err != nil || m.Kind != job || m.Job == nil || len(m.Job.Token) != 32 {
+		// A supervisor that is killed now leaves its folder to the workers that it has started.
+		if filepath.IsAbs(dir) && strings.HasPrefix(filepath.Base(dir), "ppc-") {
+			os.RemoveAll(dir)
+		}
 		return nil, ctx, ErrAlone
 	}
 	w.Job = *m.Job
