@@ -153,7 +153,7 @@ func damage(t *testing.T, files []plan.File, every int) {
 			text, _, _ := strings.Cut(string(f.Content), "\nhashes:")
 			tries, accepted, faults := 0, 0, 0
 			for k, at := range words.FindAllStringIndex(text, -1) {
-				if k%every > 0 {
+				if k%(every*stride) > 0 {
 					continue
 				}
 				w := values[k%len(values)]
