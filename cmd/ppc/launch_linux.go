@@ -54,6 +54,9 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := apart(c, name); err != nil {
+		return err
+	}
 	bundle := name
 	st, err := os.Stat(name)
 	compiles := err != nil || !st.IsDir()

@@ -56,6 +56,9 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if err != nil {
 		return err
 	}
+	if err := apart(c, name); err != nil {
+		return err
+	}
 	if st, err := os.Stat(name); err == nil && !st.IsDir() && !c.IsSet("devices") {
 		if err := c.Set("devices", fmt.Sprint(ranks)); err != nil {
 			return err
