@@ -68,9 +68,6 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if err != nil {
 		return err
 	}
-	if err := trains(p); err != nil {
-		return err
-	}
 	if n := p.NumStages * p.Degree; n != ranks {
 		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
 	}

@@ -155,7 +155,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}
 	}
-	in, err := a.inference(c, p.Programs[0])
+	in, err := a.inference(c, p.Programs[0], tells)
 	if err != nil {
 		return err
 	}
