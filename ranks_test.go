@@ -1,6 +1,7 @@
 package ppc
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
@@ -133,3 +135,86 @@ func TestRandomModelsOnDegrees(t *testing.T) {
 
 // bits is the exponent of a power of two.
 func bits(n int) int { return int(math.Log2(float64(n))) }
+
+// Buffers and results of an infer block on several ranks per stage: the bits of one rank, or a refusal with place and repair.
+func TestInferenceOfRows(t *testing.T) {
+	const source = `
+cell Net {
+    fc = Dense(4, 4)
+    buffer kept: BUFFER = constant(0.5)
+    construct(token) {
+        wide = reshape(token, [4, 1])
+        x = fc(cast(concat([wide, wide, wide, wide], axis = 1), f32))
+        kept = VALUE
+        next = argmax(x + sum(x, axes = [1], keepdims = true) + USE)
+        return next, RESULT
+    }
+}
+infer rows {
+    network = Net()
+    input token : i32[8]
+    FEEDBACK
+    micro_batch_num = 2
+}`
+	const perRow = "kept * 0.5 + sum(x, axes = [1], keepdims = true)"
+	for _, c := range []struct {
+		buffer, value, use, result string
+		feedback                   bool
+		devices                    int
+		want                       diag.Code
+	}{
+		{"f32[1]", "kept + 1", "kept", "x", false, 2, ""},
+		{"f32[1]", "kept + 1", "kept", "x", true, 4, ""},
+		{"f32[4, 1]", perRow, "kept", "x", true, 4, ""}, // a rank keeps the entries of its rows
+		{"f32[4, 1]", perRow, "kept", "kept", true, 2, ""},
+		{"f32[4, 1]", perRow, "kept", "x", false, 4, diag.MixesRows}, // one for all micro-batches
+		{"f32[4, 1]", perRow, "sum(kept)", "x", true, 4, diag.MixesRows},
+		{"f32[4, 1]", "ones([4, 1])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[4]", "kept + sum(x, axes = [0])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x, transpose_a = true)", true, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x)", false, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "x", false, 3, diag.BadDevices},
+	} {
+		entry := ""
+		if c.feedback {
+			entry = "feedback = { token: next }"
+		}
+		text := []byte(strings.NewReplacer("BUFFER", c.buffer, "VALUE", c.value, "USE", c.use, "RESULT", c.result, "FEEDBACK", entry).Replace(source))
+		run := func(o Options) (*runtime.Result, diag.Code) {
+			o.File, o.Source, o.Verify = "rows.pp", text, true
+			r, err := Compile(context.Background(), o)
+			if err != nil {
+				list := Diagnostics(err)
+				if list[0].Range.Pos.Line == 0 || list[0].Repair == "" {
+					t.Errorf("%+v: no place, or no repair: %v", c, list)
+				}
+				return nil, list[0].Code
+			}
+			in := data.Array{Name: "token", DType: data.I32, Shape: []int{8}, Data: make([]byte, 32)}
+			ro := runtime.Options{Inputs: []data.Array{in}, Device: device.Options{Poison: true}}
+			for i := range 8 {
+				in.Data[4*i] = byte(i % 4)
+			}
+			if c.feedback {
+				ro.Inputs[0].Shape, ro.Tokens = []int{8, 1}, []int{3}
+			}
+			return runPlan(t, r.Plan, "", ro), ""
+		}
+		one, code := run(Options{Stages: 1})
+		if code != "" {
+			t.Fatalf("%+v on one rank: %s", c, code)
+		}
+		several, code := run(Options{Stages: 1, Devices: c.devices})
+		if code != c.want {
+			t.Errorf("%+v: got %q", c, code)
+		}
+		if code != "" || c.want != "" {
+			continue
+		}
+		for k := range one.Outputs[0] {
+			if !bytes.Equal(one.Outputs[0][k].Array.Data, several.Outputs[0][k].Array.Data) {
+				t.Errorf("%+v: other bits of result %d", c, k)
+			}
+		}
+	}
+}

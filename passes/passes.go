@@ -245,7 +245,7 @@ func runDataParallel(s *state) error {
 				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
 		}
 		results := s.buffers(i).Result
-		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, results)
+		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, results, q.Feedback != nil)
 		if errs.HasErrors() {
 			return errs
 		}
@@ -256,6 +256,13 @@ func runDataParallel(s *state) error {
 			}
 		}
 		s.entries[i], s.folds = f, append(s.folds, folds)
+		for k, b := range q.Buffers {
+			if t := f.TypeOf(f.Args[len(q.Inputs)+k]); !t.Equal(b.Type) { // a rank keeps it for its rows
+				part := *b
+				part.Type = t
+				q.Buffers[k] = &part
+			}
+		}
 	}
 	return nil
 }
