@@ -105,6 +105,7 @@ func formsFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	copied("small.pp", "testdata/models/small.pp")
 	copied("tied.pp", "testdata/models/tied.pp")
 	for _, name := range []string{"mnist.pp", "mnist_interleaved.pp", "mnist_auto.pp"} {
 		copied(name, filepath.Join(examples, "mnist", name))
@@ -115,6 +116,7 @@ func formsFolder(t *testing.T) {
 	copied("generate.pp", filepath.Join(examples, "gpt/generate.pp"))
 	copied("echo.pp", filepath.Join(examples, "gpt/generate.pp"), "return tokens, logits", "return token, tokens, logits")
 	copied("tiny.pp", filepath.Join(examples, "gpt/tiny.pp"))
+	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // for the kernels of the emulator
 	t.Setenv("DATA_PATH", filepath.Join(examples, "mnist/data"))
 	t.Chdir(dir)
 	// Prompts of different lengths, and more of them than places.
@@ -170,6 +172,7 @@ func TestForms(t *testing.T) {
 		{"mnist48.pp -steps 4", 6, train, `test: accuracy .* on 2080 rows`},
 		{"mnist_interleaved.pp -steps 4", 4, train, `test: accuracy`},
 		{"tied.pp -check-copies", 4, train, `test: accuracy .* on 20 rows`},
+		{"small.pp -device emulator -steps 1", 2, train, `test: accuracy .* on 20 rows`},
 		{"all.pp -stages 2", 6, train, `(?s)step: \d+ is skipped: a gradient is not finite.*test: loss .* on 20 rows`},
 		{"vocab.pp", 4, infer, `24 rows in 3 batches`},
 		{"vocab.pp", 8, infer, `24 rows in 3 batches`},

@@ -71,9 +71,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if t := c.String("transport"); t != "shared" && t != "socket" {
 		return usagef("-transport is shared or socket, not `%s`", t)
 	}
-	if d := c.String("device"); d != "cpu" {
-		return usagef("launch runs the cpu device, not `%s`; use ppc run", d)
-	}
 	if d := c.Duration("deadline"); d <= 0 {
 		return usagef("-deadline is %s; it must be longer than nothing", d)
 	}
@@ -96,8 +93,13 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if c.IsSet("n") && n != ranks {
 		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
 	}
-	if err := cpu.Fits(p); err != nil {
-		return wrong(err)
+	if _, err := opener(c, p); err != nil {
+		return err
+	}
+	if c.String("device") == "cpu" {
+		if err := cpu.Fits(p); err != nil {
+			return wrong(err)
+		}
 	}
 	dir, err := os.MkdirTemp("", "ppc-") // nobody else can enter it
 	if err != nil {

@@ -71,9 +71,6 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if n := p.NumStages * p.Degree; n != ranks {
 		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
 	}
-	if d := c.String("device"); d != "cpu" {
-		return usagef("workers run the cpu device, not `%s`", d)
-	}
 	hash, err := programHash(p)
 	if err != nil {
 		return failed(err)
