@@ -237,3 +237,23 @@ func TestGradientsSum(t *testing.T) {
 		}
 	}
 }
+
+// The norm of the gradients is that of the batch: with `mean` it does not depend on the number of micro-batches, with `sum` it is as
+// many times larger, on one rank per stage and on several.
+func TestNormsAndMicroBatches(t *testing.T) {
+	norm := func(reduction string, micro, devices int) float64 {
+		steps, _ := steepRun(t, "micro_reduction = "+reduction, Options{Micro: micro, Devices: devices}, 0)
+		return steps[0].Norm
+	}
+	want := norm("mean", 1, 2)
+	for _, micro := range []int{1, 2, 4, 8} {
+		for devices := 2; devices*micro <= 16; devices *= 2 {
+			if got := norm("mean", micro, devices); math.Abs(got-want) > 1e-6*want {
+				t.Errorf("mean, %d micro-batches, %d devices: the norm is %v, not %v", micro, devices, got, want)
+			}
+			if got := norm("sum", micro, devices) / float64(micro); math.Abs(got-want) > 1e-6*want {
+				t.Errorf("sum, %d micro-batches, %d devices: the norm is %v times %v", micro, devices, got, micro)
+			}
+		}
+	}
+}

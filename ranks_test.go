@@ -133,3 +133,47 @@ func TestRandomModelsOnDegrees(t *testing.T) {
 
 // bits is the exponent of a power of two.
 func bits(n int) int { return int(math.Log2(float64(n))) }
+
+// Stages with an unusual set of parameters, an embedding alone and a norm alone, and one without any: states are shared out on
+// each of them, or there are none.
+func TestUnusualStagesOnRanks(t *testing.T) {
+	const src = `
+cell Net {
+    wte  = Embedding(32, 8) @stage(0)
+    norm = LayerNorm(8) @stage(1)
+    act  = GELU() @stage(2)
+    head = Dense(8, 32) @stage(3)
+    construct(ids) { return head(act(norm(wte(ids)))) }
+}
+train unusual {
+    network = Net()
+    loss = CrossEntropyLoss()
+    optimizer = AdamW(lr = 0.01)
+    micro_batch_num = 2
+    clip_norm = 0.05
+    input ids: i32[16]
+    input label: i32[16]
+    dataset = npz("data.npz", columns = ["ids", "label"]) | batch(16)
+    ENTRY
+}
+`
+	file := rowsFor(t, compileFile(t, Options{File: "unusual.pp", Source: []byte(strings.Replace(src, "ENTRY", "", 1))}).Plan)
+	run := func(text string, o Options) outcome {
+		o.File, o.Source = "unusual.pp", []byte(text)
+		return train(t, compileFile(t, o).Plan, runtime.Options{DataPath: file, Epochs: 3, Device: device.Options{Poison: true}})
+	}
+	for _, degree := range []int{2, 4} {
+		for _, shard := range shards(degree) {
+			text := strings.Replace(src, "ENTRY", shard, 1)
+			want, one := run(text, Options{Unsplit: true}), run(onOneStage(text), Options{Stages: 1, Devices: degree})
+			if err := want.near(one, 1e-5); err != nil {
+				t.Errorf("%d ranks, %s: %v", degree, shard, err)
+			}
+			for _, name := range schedule.Names {
+				if got := run(text, Options{Devices: 4 * degree, Schedule: name}); !one.equal(got) {
+					t.Errorf("%s, %d ranks, %s: other bits than one stage", name, degree, shard)
+				}
+			}
+		}
+	}
+}
