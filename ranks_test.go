@@ -61,7 +61,7 @@ func TestDegreesOfTutorial(t *testing.T) {
 		if weights == nil {
 			weights = referenceWeights(c.Plan, 1/math.Sqrt(512)) // the same for all: drawing them takes longer than a run
 		}
-		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: weights, Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
+		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: values(weights), Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
 	}
 	for _, c := range []struct{ degree, batch int }{{2, 32}, {4, 32}, {3, 48}} {
 		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch)
