@@ -112,7 +112,7 @@ func (r *runner) restore(k *rank) error {
 	}
 	for i, sp := range st.Params {
 		for state, ref := range sp.States {
-			v := make([]float32, sp.Param.Type.Elems())
+			v := k.dense(sp.Param.Type.Elems())
 			if err := r.resumedValues(checkpoint.StateName(r.plan.Optimizer.States[state].Name, sp.Param.Name), v); err != nil {
 				return err
 			}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -333,7 +332,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 		reduction = r.opt.Reduction
 	}
 	r.opt.Reduction = reduction
-	var scratch []float32 // of one parameter: there is never more beside what a rank keeps
 	for number := range n {
 		if !r.join.Holds(number) {
 			continue
@@ -379,11 +377,11 @@ func (r *runner) openRanks(ctx context.Context) error {
 			k.seed = seed
 		}
 		for i, sp := range st.Params {
-			scratch = slices.Grow(scratch[:0], sp.Param.Type.Elems())[:sp.Param.Type.Elems()]
-			if err := r.initial(sp.Param, scratch); err != nil {
+			v := k.dense(sp.Param.Type.Elems())
+			if err := r.initial(sp.Param, v); err != nil {
 				return err
 			}
-			if err := dev.SetParam(i, scratch); err != nil {
+			if err := dev.SetParam(i, v); err != nil {
 				return err
 			}
 		}
@@ -392,6 +390,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
+		k.scratch = nil
 	}
 	return nil
 }
