@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,6 +17,8 @@ import (
 	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // near reports the first loss or parameter that is further than a relative distance from another outcome.
@@ -173,6 +177,61 @@ train unusual {
 				if got := run(text, Options{Devices: 4 * degree, Schedule: name}); !one.equal(got) {
 					t.Errorf("%s, %d ranks, %s: other bits than one stage", name, degree, shard)
 				}
+			}
+		}
+	}
+}
+
+// oneRank is a transport of which this process has one rank.
+type oneRank struct {
+	transport.Transport
+	rank int
+}
+
+func (p oneRank) Holds(rank int) bool { return rank == p.rank }
+
+// Who has one rank asks for the first values of that rank's parameters, once each and for nothing else, and keeps no others at the
+// end; together they give what one process gives.
+func TestRanksHaveTheirOwnParameters(t *testing.T) {
+	src := strings.NewReplacer("OPTIMIZER", "SGD(lr = 0.1)", "ENTRIES", "").Replace(tower)
+	p := compileFile(t, Options{File: "tower.pp", Source: []byte(src), Devices: 8}).Plan
+	file := ranksData(t, 64)
+	want := train(t, p, runtime.Options{DataPath: file})
+	n := p.NumStages * p.Degree
+	all := transport.NewInProcess(n)
+	asked, results, errs := make([][]string, n), make([]*runtime.Result, n), make([]error, n)
+	losses := make([][]uint64, n)
+	var ranks sync.WaitGroup
+	for i := range n {
+		ranks.Go(func() {
+			results[i], errs[i] = runtime.Run(context.Background(), p, runtime.Options{
+				Open: cpu.Open, Seed: 1, DataPath: file, Transport: oneRank{all, i},
+				OnStep: func(s runtime.Step) { losses[i] = append(losses[i], math.Float64bits(s.Loss)) },
+				Initial: func(name string, values []float32) (bool, error) {
+					asked[i] = append(asked[i], name)
+					return false, nil
+				},
+			})
+		})
+	}
+	ranks.Wait()
+	for i := range n {
+		if errs[i] != nil {
+			t.Fatalf("rank %d: %v", i, errs[i])
+		}
+		var own []string
+		for _, sp := range p.Stages[i/p.Degree].Params {
+			own = append(own, sp.Param.Name)
+		}
+		if !slices.Equal(asked[i], own) {
+			t.Errorf("rank %d asks for %v, it has %v", i, asked[i], own)
+		}
+		if told := i == runtime.LossRank(p); told != (losses[i] != nil) || told && !slices.Equal(losses[i], want.Losses) {
+			t.Errorf("rank %d tells of the losses %v", i, losses[i])
+		}
+		for _, x := range results[i].Params {
+			if x.Values != nil && i != runtime.LossRank(p) {
+				t.Errorf("rank %d has %s", i, x.Name)
 			}
 		}
 	}
