@@ -67,7 +67,7 @@ func steepRun(t *testing.T, entries string, o Options, trap float32) ([]runtime.
 	initial := map[string][]float32{"b.trap": slices.Repeat([]float32{trap}, 4)}
 	var steps []runtime.Step
 	var losses []uint64
-	r := runPlan(t, c.Plan, file, runtime.Options{Initial: values(initial), Norms: true, OnStep: func(s runtime.Step) {
+	r := runPlan(t, c.Plan, file, runtime.Options{Initial: from(initial), Norms: true, OnStep: func(s runtime.Step) {
 		steps = append(steps, s)
 		losses = append(losses, math.Float64bits(s.Loss))
 	}})

@@ -79,9 +79,13 @@ func onesArray(rows int) data.Array { return data.NewFloat32("x", []int{rows, 8}
 
 // all reports whether an array holds one value only.
 func all(a *data.Array, want float32) bool {
+	return slices.Equal(values(a), constant(a.Elems(), want))
+}
+
+func values(a *data.Array) []float32 {
 	v := make([]float32, a.Elems())
 	a.Float32(v)
-	return slices.Equal(v, constant(len(v), want))
+	return v
 }
 
 // MindSpore's cases basic, broadcast, single_micro_batch, without_wrapper and single_output of pipelined inference, on
@@ -228,7 +232,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	run := func(o Options, in data.Array, path string, first map[string][]float32) *runtime.Result {
 		o.File = vocabFile
-		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: values(first), Device: device.Options{Path: path, Poison: true}})
+		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: from(first), Device: device.Options{Path: path, Poison: true}})
 	}
 	logits := run(Options{}, x, "", nil).Outputs[0][0].Array
 	v := make([]float32, logits.Elems())
@@ -257,7 +261,8 @@ func TestVocabulary(t *testing.T) {
 	}
 }
 
-// Results of different stages, one used twice, chunks that interleave, and cuts of the planner: as the unsplit program.
+// Results of different stages, one used twice, chunks that interleave, cuts of the planner, and rows that several ranks share:
+// as the unsplit program.
 func TestInferenceCuts(t *testing.T) {
 	source := `
 cell Net {
@@ -295,27 +300,33 @@ infer net {
 	want := run("", Options{Unsplit: true}).Outputs[0]
 	marks := "stage_config = { fc[0]: 0, fc[1]: 1, fc[2]: 0, fc[3]: 1, fc[4]: 0, fc[5]: 1 }\n    interleave = true"
 	for _, c := range []struct {
-		settings string
-		stages   int
-	}{{"", 2}, {"", 3}, {"", 6}, {marks, 0}, {"stage_config = { fc[0..3]: 0, fc[3..6]: 1 }", 0}} {
+		settings        string
+		stages, devices int
+	}{
+		{"", 2, 0}, {"", 3, 0}, {"", 6, 0}, {marks, 0, 0}, {"stage_config = { fc[0..3]: 0, fc[3..6]: 1 }", 0, 0},
+		{"", 1, 4}, {"", 2, 4}, {"", 3, 12}, {marks, 0, 8},
+	} {
 		for _, broadcast := range []bool{false, true} {
 			settings := c.settings
 			if broadcast {
 				settings += "\n    output_broadcast = true"
 			}
-			r := run(settings, Options{Stages: c.stages})
+			r := run(settings, Options{Stages: c.stages, Devices: c.devices})
+			if n := max(c.devices, len(r.Outputs)); len(r.Ranks) != n {
+				t.Errorf("%q: %d ranks, want %d", settings, len(r.Ranks), n)
+			}
 			for k := range want {
 				have := 0
 				for rank := range r.Outputs {
 					if a := r.Outputs[rank][k].Array; a != nil {
 						have++
 						if !bytes.Equal(a.Data, want[k].Array.Data) || !slices.Equal(a.Shape, want[k].Array.Shape) {
-							t.Errorf("%q on %d stages: rank %d has another %s", settings, c.stages, rank, want[k].Name)
+							t.Errorf("%q on %d stages, %d devices: stage %d has another %s", settings, c.stages, c.devices, rank, want[k].Name)
 						}
 					}
 				}
 				if due := map[bool]int{false: 1, true: len(r.Outputs)}[broadcast]; have != due {
-					t.Errorf("%q on %d stages: %d ranks have %s", settings, c.stages, have, want[k].Name)
+					t.Errorf("%q on %d stages, %d devices: %d stages have %s", settings, c.stages, c.devices, have, want[k].Name)
 				}
 			}
 		}
@@ -432,8 +443,13 @@ func serve(t testing.TB, p *plan.Plan, queue int) *runtime.Session {
 // Shared parameters: each stage keeps its copy; a new value is that of the owner until the copies are brought in line.
 // MindSpore's case shared_params: the last stage's copy is zero, the results are right again after a sync.
 func TestSharedParametersOfASession(t *testing.T) {
+	for _, devices := range []int{4, 8} {
+		sharedParametersOfASession(t, serve(t, inferenceOf(t, "micro_batch_num = 2", Options{Devices: devices}), 0))
+	}
+}
+
+func sharedParametersOfASession(t *testing.T, s *runtime.Session) {
 	ctx := context.Background()
-	s := serve(t, inferenceOf(t, "micro_batch_num = 2", Options{}), 0)
 	see := func(when string, want float32) {
 		t.Helper()
 		out, err := s.Submit(ctx, []data.Array{onesArray(8)})
@@ -479,19 +495,28 @@ func TestSharedParametersOfASession(t *testing.T) {
 
 // Many callers at once: each gets the result of its own request.
 func TestSessionRequests(t *testing.T) {
-	for _, queue := range []int{1, 8} {
-		s := serve(t, inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), queue)
+	for _, c := range []struct{ queue, devices int }{{1, 0}, {8, 0}, {8, 8}} {
+		s := serve(t, inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{Devices: c.devices}), c.queue)
 		var wg sync.WaitGroup
 		for caller := range 12 {
 			wg.Go(func() {
 				for i := range 40 {
 					v := float32(1 + (caller*7+i)%5)
-					out, err := s.Submit(context.Background(), []data.Array{data.NewFloat32("x", []int{8, 8}, constant(64, v))})
+					x := constant(64, v)
+					for row := range 8 {
+						x[8*row] += float32(row) // rows differ
+					}
+					out, err := s.Submit(context.Background(), []data.Array{data.NewFloat32("x", []int{8, 8}, x)})
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					if !all(&out[0], v*8*8*8*8*8) || !all(&out[1], v*2*8*8*8*8) || out[0].Name != "first" {
+					first, second := make([]float32, 0, 64), make([]float32, 0, 64)
+					for row := range 8 {
+						sum := 8*v + float32(row)
+						first, second = append(first, constant(8, sum*8*8*8*8)...), append(second, constant(8, 2*sum*8*8*8)...)
+					}
+					if !slices.Equal(values(&out[0]), first) || !slices.Equal(values(&out[1]), second) || out[0].Name != "first" {
 						t.Errorf("caller %d, request %d: the result of another request", caller, i)
 					}
 				}

@@ -115,10 +115,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	if o.LazyInline != "" {
 		spec.LazyInline = o.LazyInline
 	}
-	if ranks := max(opt.Devices, opt.Stages); ranks > opt.Stages && spec.Kind == "infer" {
-		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "infer blocks run on one rank per stage").
-			WithRepair("-devices %d, or a program per group of devices", opt.Stages)}
-	} else if costs != nil && ranks > opt.Stages {
+	if costs != nil && opt.Devices > opt.Stages {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` run one rank per stage", o.Target).
 			WithRepair("-target none compiles without kernels")}
 	}

@@ -1,6 +1,7 @@
 package ppc
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
@@ -65,7 +67,7 @@ func TestDegreesOfTutorial(t *testing.T) {
 		if weights == nil {
 			weights = referenceWeights(c.Plan, 1/math.Sqrt(512)) // the same for all: drawing them takes longer than a run
 		}
-		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: values(weights), Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
+		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: from(weights), Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
 	}
 	for _, c := range []struct{ degree, batch int }{{2, 32}, {4, 32}, {3, 48}} {
 		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch)
@@ -232,6 +234,89 @@ func TestRanksHaveTheirOwnParameters(t *testing.T) {
 		for _, x := range results[i].Params {
 			if x.Values != nil && i != runtime.LossRank(p) {
 				t.Errorf("rank %d has %s", i, x.Name)
+			}
+		}
+	}
+}
+
+// Buffers and results of an infer block on several ranks per stage: the bits of one rank, or a refusal with place and repair.
+func TestInferenceOfRows(t *testing.T) {
+	const source = `
+cell Net {
+    fc = Dense(4, 4)
+    buffer kept: BUFFER = constant(0.5)
+    construct(token) {
+        wide = reshape(token, [4, 1])
+        x = fc(cast(concat([wide, wide, wide, wide], axis = 1), f32))
+        kept = VALUE
+        next = argmax(x + sum(x, axes = [1], keepdims = true) + USE)
+        return next, RESULT
+    }
+}
+infer rows {
+    network = Net()
+    input token : i32[8]
+    FEEDBACK
+    micro_batch_num = 2
+}`
+	const perRow = "kept * 0.5 + sum(x, axes = [1], keepdims = true)"
+	for _, c := range []struct {
+		buffer, value, use, result string
+		feedback                   bool
+		devices                    int
+		want                       diag.Code
+	}{
+		{"f32[1]", "kept + 1", "kept", "x", false, 2, ""},
+		{"f32[1]", "kept + 1", "kept", "x", true, 4, ""},
+		{"f32[4, 1]", perRow, "kept", "x", true, 4, ""}, // a rank keeps the entries of its rows
+		{"f32[4, 1]", perRow, "kept", "kept", true, 2, ""},
+		{"f32[4, 1]", perRow, "kept", "x", false, 4, diag.MixesRows}, // one for all micro-batches
+		{"f32[4, 1]", perRow, "sum(kept)", "x", true, 4, diag.MixesRows},
+		{"f32[4, 1]", "ones([4, 1])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[4]", "kept + sum(x, axes = [0])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x, transpose_a = true)", true, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x)", false, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "x", false, 3, diag.BadDevices},
+	} {
+		entry := ""
+		if c.feedback {
+			entry = "feedback = { token: next }"
+		}
+		text := []byte(strings.NewReplacer("BUFFER", c.buffer, "VALUE", c.value, "USE", c.use, "RESULT", c.result, "FEEDBACK", entry).Replace(source))
+		run := func(o Options) (*runtime.Result, diag.Code) {
+			o.File, o.Source, o.Verify = "rows.pp", text, true
+			r, err := Compile(context.Background(), o)
+			if err != nil {
+				list := Diagnostics(err)
+				if list[0].Range.Pos.Line == 0 || list[0].Repair == "" {
+					t.Errorf("%+v: no place, or no repair: %v", c, list)
+				}
+				return nil, list[0].Code
+			}
+			in := data.Array{Name: "token", DType: data.I32, Shape: []int{8}, Data: make([]byte, 32)}
+			ro := runtime.Options{Inputs: []data.Array{in}, Device: device.Options{Poison: true}}
+			for i := range 8 {
+				in.Data[4*i] = byte(i % 4)
+			}
+			if c.feedback {
+				ro.Inputs[0].Shape, ro.Tokens = []int{8, 1}, []int{3}
+			}
+			return runPlan(t, r.Plan, "", ro), ""
+		}
+		one, code := run(Options{Stages: 1})
+		if code != "" {
+			t.Fatalf("%+v on one rank: %s", c, code)
+		}
+		several, code := run(Options{Stages: 1, Devices: c.devices})
+		if code != c.want {
+			t.Errorf("%+v: got %q", c, code)
+		}
+		if code != "" || c.want != "" {
+			continue
+		}
+		for k := range one.Outputs[0] {
+			if !bytes.Equal(one.Outputs[0][k].Array.Data, several.Outputs[0][k].Array.Data) {
+				t.Errorf("%+v: other bits of result %d", c, k)
 			}
 		}
 	}

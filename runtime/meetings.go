@@ -16,9 +16,10 @@ type meetings struct {
 	// neither end.
 	reports []*reportLink // by stage
 	results []transport.End
+	outlets []*outlet // of an infer block
 }
 
-// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
+// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a run.
 func LossRank(p *plan.Plan) int {
 	if q := p.Programs[0]; len(q.Outputs) > 0 {
 		return q.Outputs[0].Stage * p.Degree
@@ -31,6 +32,11 @@ func LargestMessage(p *plan.Plan) (most int) {
 	for _, q := range p.Programs {
 		for _, m := range q.Messages {
 			most = max(most, m.Bytes())
+		}
+		for _, o := range q.Outputs {
+			if q.Infer {
+				most = max(most, q.MicroBatches*o.Type.Bytes())
+			}
 		}
 		for _, m := range q.Shared {
 			n := 0
@@ -79,7 +85,11 @@ func (r *runner) meet(k *rank, id int) {
 	id += p.Degree
 	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})
 	id++
-	if p.Programs[0].Infer || k.replica > 0 {
+	if p.Programs[0].Infer {
+		r.openOutlets(k, id)
+		return
+	}
+	if k.replica > 0 {
 		return
 	}
 	loss := LossRank(p)

@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Open device.Open
 	// Transport joins the ranks; nil if all of them run in this process. Another one holds what ranks of this process it has:
-	// only the process with the first rank of the last stage then sees steps, evaluations and results. It trains only.
+	// only the process with the first rank of the last stage (LossRank) then sees steps, evaluations and results.
 	Transport transport.Transport
 	Device    device.Options // Print and Seed are set by the runtime
 	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
@@ -105,10 +105,10 @@ type Result struct {
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
-	Params   []Param // by Module.Params
+	Params   []Param // by Module.Params; of an infer block those that live in the process of LossRank
 	// Checkpoint is the folder of the last one that was written; "" without.
 	Checkpoint string
-	// Of an infer block: the number of rows, and by rank and result what the rank has.
+	// Of an infer block: the number of rows, and by stage and result what its ranks have.
 	Rows    int
 	Outputs [][]Output
 	// Of a generating block: the number of rounds. Its outputs have a row for each request and, on axis 1, a place for each new
@@ -323,9 +323,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 	r.join = r.opt.Transport
 	if r.join == nil {
 		r.join = transport.NewInProcess(n)
-	} else if r.plan.Programs[0].Infer {
-		return diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and only training runs on several processes", r.plan.Programs[0].Name).
-			WithRepair("ppc run")}
 	}
 	reduction := r.plan.Reduction
 	if r.opt.Reduction != "" {
@@ -578,7 +575,7 @@ func (r *runner) parameters(k *rank) error {
 		for i, sp := range st.Params {
 			from, n := s*r.plan.Degree, sp.Param.Index()
 			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s || k.number != from && (k.number != loss || here) {
+			if sp.Owner != s || k.number != from && (k.number != loss || here) || !here && r.plan.Programs[0].Infer {
 				continue
 			}
 			v := make([]float32, sp.Param.Type.Elems())
