@@ -119,7 +119,7 @@ func TestGenerationEqualsRecomputing(t *testing.T) {
 	p := generator(t, Options{Stages: 2})
 	first := lively(p)
 	list, tokens := drawPrompts(1, 11)
-	r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{prompts(list...)}, Tokens: tokens, Initial: first, Device: device.Options{Poison: true}})
+	r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{prompts(list...)}, Tokens: tokens, Initial: from(first), Device: device.Options{Poison: true}})
 	checkBytes(t, p, r)
 	out, logits := values32(r.Outputs[1][0].Array), r.Outputs[1][1].Array
 	most := slices.Max(tokens)
@@ -146,7 +146,7 @@ func TestGenerationEqualsRecomputing(t *testing.T) {
 				binary.LittleEndian.PutUint32(ids.Data[4*j:], uint32(x))
 			}
 			all := make([]float32, 16*64)
-			runPlan(t, whole, "", runtime.Options{Inputs: []data.Array{ids}, Initial: first}).Outputs[0][0].Array.Float32(all)
+			runPlan(t, whole, "", runtime.Options{Inputs: []data.Array{ids}, Initial: from(first)}).Outputs[0][0].Array.Float32(all)
 			want := all[(len(prefix)-1)*64:][:64]
 			best := 0
 			for j := range want {
@@ -186,7 +186,7 @@ func TestGenerationCuts(t *testing.T) {
 				{1, 4, "auto"}, {2, 2, "off"}, {4, 2, "auto"},
 			} {
 				p := generator(t, Options{Stages: stages, Devices: stages * c.degree, Micro: c.micro, LazyInline: c.inline})
-				r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{a}, Tokens: tokens, Initial: lively(p), Device: device.Options{Poison: true, Path: path}})
+				r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{a}, Tokens: tokens, Initial: from(lively(p)), Device: device.Options{Poison: true, Path: path}})
 				checkBytes(t, p, r)
 				if want == nil {
 					want = r

@@ -232,7 +232,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	run := func(o Options, in data.Array, path string, first map[string][]float32) *runtime.Result {
 		o.File = vocabFile
-		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: first, Device: device.Options{Path: path, Poison: true}})
+		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: from(first), Device: device.Options{Path: path, Poison: true}})
 	}
 	logits := run(Options{}, x, "", nil).Outputs[0][0].Array
 	v := make([]float32, logits.Elems())

@@ -72,6 +72,15 @@ func outcomeOf(r *runtime.Result) outcome {
 	return out
 }
 
+// from gives first values of parameters; those that are not there have their initialisers.
+func from(first map[string][]float32) func(string, []float32) (bool, error) {
+	return func(name string, dst []float32) (bool, error) {
+		v, ok := first[name]
+		copy(dst, v)
+		return ok, nil
+	}
+}
+
 // runPlan runs a plan on the cpu device.
 func runPlan(t testing.TB, p *plan.Plan, path string, o runtime.Options) *runtime.Result {
 	t.Helper()

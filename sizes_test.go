@@ -110,3 +110,34 @@ func TestFewMicroBatchesForManyChunks(t *testing.T) {
 		compareSizes(t, c[0], c[1], c[2])
 	}
 }
+
+// What the backward pass needs is kept from the forward pass to its last use and no longer: with 1f1b stage s of S holds that of
+// S - s micro-batches at most, with gpipe that of all, with one more for every weight pass that may wait.
+func TestActivationsInFlight(t *testing.T) {
+	for stages := 1; stages <= 6; stages++ {
+		for _, micros := range []int{1, 2, stages, 2*stages + 1} {
+			for _, lag := range []int{0, 2} {
+				for _, name := range schedule.Names {
+					o := chunked(stages, 1, micros)
+					o.Schedule, o.WLag = name, &lag
+					p := compileFile(t, o).Plan
+					for s, st := range p.Stages {
+						most := map[plan.Lifetime]int{}
+						for _, a := range st.Areas {
+							if a.Program == 0 {
+								most[a.Lifetime] = max(most[a.Lifetime], a.Slots)
+							}
+						}
+						input, weight := min(micros, stages-s), min(micros, stages-s+lag)
+						if name == "gpipe" {
+							input, weight = micros, micros
+						}
+						if most[plan.SavedForI] != input || most[plan.SavedForW] > weight {
+							t.Errorf("%s, %d stages, %d micro-batches, lag %d: stage %d keeps %v, want %d and at most %d", name, stages, micros, lag, s, most, input, weight)
+						}
+					}
+				}
+			}
+		}
+	}
+}

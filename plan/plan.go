@@ -7,7 +7,7 @@ import (
 )
 
 // Version is the format of a bundle; reading refuses another one.
-const Version = 2
+const Version = 3
 
 // Plan is a compiled program: for every stage the functions, buffers and actions it needs.
 type Plan struct {

@@ -32,6 +32,7 @@ type rank struct {
 	end
 	session bool             // results stay where they are computed: see Session
 	pending []device.Pending // weight passes that have not run yet
+	scratch []float32        // see dense
 
 	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
 	progress atomic.Uint64

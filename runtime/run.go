@@ -34,8 +34,11 @@ type Options struct {
 	// Reduction over micro-batches, "sum" or "mean"; "" is the plan's.
 	Reduction string
 	Seed      uint32
-	// Initial gives first values of parameters by name; nil for their initialisers.
-	Initial map[string][]float32
+	// Initial puts the first value of a parameter, row-major, into values, or returns false: then its initialiser does. It is
+	// asked for the parameters that the ranks of this process hold, one after another. Nil for initialisers only.
+	Initial func(name string, values []float32) (bool, error)
+	// SkipParams leaves Result.Params empty, which would hold the parameters of all stages.
+	SkipParams bool
 	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
 	// plan. Bools are u8.
 	Buffers map[string]data.Array
@@ -371,8 +374,8 @@ func (r *runner) openRanks(ctx context.Context) error {
 			k.seed = seed
 		}
 		for i, sp := range st.Params {
-			v, err := r.initial(sp.Param)
-			if err != nil {
+			v := k.dense(sp.Param.Type.Elems())
+			if err := r.initial(sp.Param, v); err != nil {
 				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
@@ -384,20 +387,22 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
+		k.scratch = nil
 	}
 	return nil
 }
 
-// initial is the first value of a parameter in this run, row-major.
-func (r *runner) initial(p *ir.Param) ([]float32, error) {
+// initial puts the first value of a parameter in this run, row-major, into v.
+func (r *runner) initial(p *ir.Param, v []float32) error {
 	if r.resumed != nil {
-		return r.resumedValues(p.Name)
+		return r.resumedValues(p.Name, v)
 	}
-	if v, ok := r.opt.Initial[p.Name]; ok {
-		return v, nil
+	if r.opt.Initial != nil {
+		if ok, err := r.opt.Initial(p.Name, v); ok || err != nil {
+			return err
+		}
 	}
-	v := make([]float32, p.Type.Elems())
-	return v, Initial(p, r.opt.Seed, v)
+	return Initial(p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.
@@ -528,7 +533,9 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 
 // collect takes what the devices counted and the parameters, to the rank that has the loss.
 func (r *runner) collect(ctx context.Context) error {
-	r.result.Params = make([]Param, len(r.plan.Module.Params))
+	if !r.opt.SkipParams {
+		r.result.Params = make([]Param, len(r.plan.Module.Params))
+	}
 	return r.all(ctx, func(k *rank) error {
 		var bytes []float64
 		for _, n := range k.dev.Bytes() {
@@ -540,6 +547,9 @@ func (r *runner) collect(ctx context.Context) error {
 		}
 		if k.number == LossRank(r.plan) {
 			r.count(all)
+		}
+		if r.opt.SkipParams {
+			return nil
 		}
 		return r.parameters(k)
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
+	"slices"
 )
 
 // Checkpoint says where the state of a training is kept; see package checkpoint. The zero value keeps nothing.
@@ -172,6 +173,7 @@ func (r *runner) save(k *rank, step int) error {
 		}
 		return k.elements(list[i], states)
 	})
+	k.scratch = nil
 	if err != nil {
 		return err
 	}
@@ -204,14 +206,14 @@ func (r *runner) save(k *rank, step int) error {
 	return store.Commit(x)
 }
 
-// elements are those of a tensor of a checkpoint, row-major and little endian. states are as wholeStates gives them.
+// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. states are as wholeStates gives them.
 func (k *rank) elements(t saved, states [][]float32) ([]byte, error) {
 	st := k.plan.Stages[k.stage]
 	if t.param < 0 {
 		b := &st.Buffers[t.buffer]
 		return k.dev.Buffer(b.Ref, 0)[:b.Type.Bytes()], nil
 	}
-	v := make([]float32, st.Params[t.param].Param.Type.Elems())
+	v := k.dense(st.Params[t.param].Param.Type.Elems())
 	from := k.dev.Value(t.param)
 	if t.state >= 0 {
 		from = states[t.param]
@@ -219,8 +221,14 @@ func (k *rank) elements(t saved, states [][]float32) ([]byte, error) {
 	if err := k.dev.Unpack(t.param, v, from); err != nil {
 		return nil, err
 	}
-	a := data.NewFloat32(t.Name, t.Shape, v)
-	return a.Data, nil
+	return raw(v), nil
+}
+
+// dense is memory for the elements of one parameter, row-major, until it is asked for again: beside what it keeps, a rank has no
+// more than one parameter.
+func (k *rank) dense(n int) []float32 {
+	k.scratch = slices.Grow(k.scratch[:0], n)[:n]
+	return k.scratch
 }
 
 // wholeStates is one of the optimizer's states of every parameter of the stage, by Stage.Params, in the device's form. Those that

@@ -206,15 +206,18 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return usagef("-save and -log name one file, %s", f)
 	}
 	if f := c.String("init"); f != "" {
-		params, buffers, err := weights(f, notice)
-		if err == nil {
-			o.Initial, err = initial(p, f, params)
-		}
+		w, err := openWeights(f, notice)
 		if err != nil {
 			return wrong(err)
 		}
-		o.Buffers = firstBuffers(p, f, buffers, notice)
+		defer w.close()
+		if err := w.fits(p); err != nil {
+			return wrong(err)
+		}
+		o.Initial = w.values
+		o.Buffers = firstBuffers(p, f, w.buffers, notice)
 	}
+	o.SkipParams = c.String("save") == ""
 	if f := c.String("save"); f != "" && tells {
 		if err := writable(f); err != nil {
 			return cannotWrite(f, err)
