@@ -141,3 +141,33 @@ func TestActivationsInFlight(t *testing.T) {
 		}
 	}
 }
+
+// A list that no turn of its loop has filled is empty, and a network of nothing is what goes through it.
+func TestEmptyListsOfCells(t *testing.T) {
+	const src = `
+cell Net(n: int) {
+    for i in 0..n {
+        for j in 0..2 { blocks[2 * i + j] = Dense(4, 4) }
+    }
+    rest = Sequential([])
+    head = Dense(4, 4)
+    construct(x) {
+        for b in blocks { x = b(x) }
+        return head(rest(x))
+    }
+}
+train t {
+    network = Net(COUNT)
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input y: f32[8, 4]
+}
+`
+	for n, want := range []int{2, 6} {
+		p := compileFile(t, Options{File: "t.pp", Source: []byte(strings.Replace(src, "COUNT", fmt.Sprint(n), 1))}).Plan
+		if got := len(p.Module.Params); got != want {
+			t.Errorf("%d turns: %d parameters, want %d", n, got, want)
+		}
+	}
+}

@@ -148,6 +148,8 @@ func (b *block) collect() {
 // settings reads the entries that are plain values.
 func (b *block) settings() {
 	spec := b.spec
+	b.microBatches(spec, b.entries["micro_batch_num"])
+	b.micro = spec.MicroBatches
 	if n, at, ok := b.positive("stages", 1); ok {
 		b.stages = n
 		spec.Stages, spec.StagesPos = n, at.Pos
@@ -158,8 +160,6 @@ func (b *block) settings() {
 	if b.unsplit && b.stages == 0 {
 		b.stages = 1
 	}
-	b.microBatches(spec, b.entries["micro_batch_num"])
-	b.micro = spec.MicroBatches
 	if n, _, ok := b.positive("epochs", 1); ok {
 		spec.Epochs = n
 	}
