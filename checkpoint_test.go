@@ -234,17 +234,20 @@ func (o *opened) memory(t *testing.T, p *plan.Plan, replica int) map[string][]by
 			out[name] = a.Data
 		}
 		for i, sp := range st.Params {
-			put(sp.Param.Name, i, d.Value(i))
-			for k, ref := range sp.States {
-				whole := floats(d.Buffer(ref, 0))
-				if sp.Shared {
-					whole = make([]float32, len(d.Value(i)))
-					for r := range p.ShardSize {
-						lo, hi := p.Part(len(whole), r)
-						copy(whole[lo:hi], floats(o.devices[[2]int{s, r}].Buffer(ref, 0)))
-					}
+			join := func(ref plan.Ref, level int) []float32 {
+				if sp.Shard < level {
+					return floats(d.Buffer(ref, 0))
 				}
-				put(checkpoint.StateName(p.Optimizer.States[k].Name, sp.Param.Name), i, whole)
+				whole := make([]float32, sp.Elems())
+				for r := range p.ShardSize {
+					lo, hi := p.Part(len(whole), r)
+					copy(whole[lo:hi], floats(o.devices[[2]int{s, r}].Buffer(ref, 0)))
+				}
+				return whole
+			}
+			put(sp.Param.Name, i, join(sp.Value, plan.ShardValue))
+			for k, ref := range sp.States {
+				put(checkpoint.StateName(p.Optimizer.States[k].Name, sp.Param.Name), i, join(ref, plan.ShardStates))
 			}
 		}
 		for _, b := range st.Buffers {
@@ -266,10 +269,10 @@ func TestCheckpointsInEveryLayout(t *testing.T) {
 	contents := make([]map[string][]byte, len(list))
 	for i, l := range list {
 		plans[i] = l.compile(t)
-		if shared := slices.ContainsFunc(plans[i].Stages, func(s *plan.Stage) bool {
-			return slices.ContainsFunc(s.Params, func(p plan.StageParam) bool { return p.Shared })
-		}); shared != (l.shard > 0) {
-			t.Fatalf("%s: states are shared out: %t", l, shared)
+		for level := plan.ShardStates; level <= plan.ShardValue; level++ {
+			if got := plans[i].Shares(level); got != (level <= l.shard) {
+				t.Fatalf("%s: level %d is shared out: %t", l, level, got)
+			}
 		}
 		dirs[i] = t.TempDir()
 		whole[i] = keptRun(t, plans[i], runtime.Options{DataPath: file, Steps: at + more, Checkpoint: runtime.Checkpoint{Dir: dirs[i], Every: at, Keep: 9}})

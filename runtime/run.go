@@ -338,9 +338,14 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.endpoint = r.join.Endpoint(number, r.stop, k.waits)
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
-		opt.Seed, opt.Replica = r.opt.Seed, replica
+		opt.Seed, opt.Replica, opt.Scatter, opt.Gather = r.opt.Seed, replica, k.scatterPart, k.gatherParts
 		if r.opt.Log != nil {
-			opt.Print = printer(r.opt.Log(number))
+			show := printer(r.opt.Log(number))
+			opt.Print = func(kind ir.Kind, label string, t ir.Type, data []byte) {
+				if !k.silent {
+					show(kind, label, t, data)
+				}
+			}
 		}
 		dev, err := r.opt.Open(ctx, r.plan, s, opt)
 		if err != nil {
@@ -478,7 +483,7 @@ func (r *runner) train(k *rank) error {
 				return k.during("gathering losses", err)
 			}
 		}
-		if k.replica == 0 {
+		if k.replica == 0 || r.opt.Digests && k.replica < r.plan.ShardSize && r.plan.Shares(plan.ShardValue) {
 			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
@@ -560,20 +565,29 @@ func (r *runner) count(bytes [][]float64) {
 	}
 }
 
-// parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
-// are, else as messages.
+// parameters takes those of the first rank of each stage, which gathers what it has parts of: where that runs in the process of the
+// rank with the loss, as they are, else as messages.
 func (r *runner) parameters(k *rank) error {
 	loss := LossRank(r.plan)
 	for s, st := range r.plan.Stages {
 		for i, sp := range st.Params {
 			from, n := s*r.plan.Degree, sp.Param.Index()
 			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s || k.number != from && (k.number != loss || here) {
+			if sp.Owner != s {
+				continue
+			}
+			if k.stage == s && k.replica > 0 && k.replica < r.plan.ShardSize && sp.Shard >= plan.ShardValue {
+				if _, err := k.value(i); err != nil {
+					return err
+				}
+			}
+			if k.number != from && (k.number != loss || here) {
 				continue
 			}
 			v := make([]float32, sp.Param.Type.Elems())
 			if k.number == from {
-				if err := k.dev.Param(i, v); err != nil {
+				var err error
+				if v, err = k.value(i); err != nil {
 					return err
 				}
 			}
