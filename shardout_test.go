@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -32,8 +34,9 @@ cell Block(in: int, out: int) {
 cell Head(w: param) {
     param fixed: f32[40] = ones()
     param tail: f32[3] = zeros()
+    param left: f32[3, 20] = normal(0.1)
     construct(x) {
-        y = matmul(x, w, transpose_b = true)
+        y = matmul(x, w, transpose_b = true) + mean(matmul(left, w, transpose_b = true))
         return concat([y + sum(cast(less(fixed, 0.5), f32)) * 0.01, matmul(tanh(x), w, transpose_b = true) + sum(tail)], axis = 1)
     }
 }
@@ -254,11 +257,20 @@ train two {
 	if err := data.WriteNPZ(file, []data.Array{data.NewFloat32("x", []int{16, 64}, x)}); err != nil {
 		t.Fatal(err)
 	}
+	meeting := 0.5*64*64*4/plan.CPU.Link + plan.CPU.Latency // of two ranks, for a matrix
+	before := 0.0                                           // seconds, of the level below
 	for level, want := range [][2]int{{0, 0}, {0, 0}, {2 * 4, 0}, {2 * 4, 3 * 4}} {
 		c, err := Compile(context.Background(), Options{File: "two.pp", Source: []byte(strings.Replace(two, "LEVEL", fmt.Sprint(level), 1)), Devices: 2})
 		if err != nil {
 			t.Fatal(Diagnostics(err))
 		}
+		// A sum over all that is split into its halves counts twice: two behind the passes up to level 1, eight within them then. Two
+		// values are gathered behind the update in levels 1 and 2.
+		more, seconds := []float64{0, 2, 8 - 4, 3*4 - 2}[level]*meeting, c.Plan.Predicted.Busy[0]
+		if level > 0 && math.Abs(seconds-before-more) > 1e-12 {
+			t.Errorf("level %d is predicted to take %v more seconds, want %v", level, seconds-before, more)
+		}
+		before = seconds
 		var got [2][2]int // by rank
 		count := func(ctx context.Context, p *plan.Plan, stage int, o device.Options) (device.Device, error) {
 			n, scatter, gather := &got[o.Replica], o.Scatter, o.Gather
@@ -321,6 +333,27 @@ func TestShardOverflow(t *testing.T) {
 	}
 }
 
+// Which parameters are shared out, and how far: a weight pass runs with the values it reads whole, what is not trained has only a
+// value, and some are too small.
+func TestShardedParameters(t *testing.T) {
+	for level := range 4 {
+		p := cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", level)).Plan
+		want := map[string]int{"head.left": min(level, plan.ShardGradients), "head.tail": 0, "head.fixed": level / plan.ShardValue * level}
+		for s, st := range p.Stages {
+			for i := range st.Params {
+				sp := &st.Params[i]
+				n, ok := want[sp.Param.Name]
+				if !ok {
+					n = level
+				}
+				if sp.Shard != n {
+					t.Errorf("level %d: of %s stage %d shares out up to %d, want %d", level, sp.Param.Name, s, sp.Shard, n)
+				}
+			}
+		}
+	}
+}
+
 // What has no effect is said: parameters too small to be cut, and a lag of weight passes in which ranks meet.
 func TestShardWarnings(t *testing.T) {
 	has := func(list diag.List, code diag.Code, text string) bool {
@@ -328,8 +361,11 @@ func TestShardWarnings(t *testing.T) {
 	}
 	for level := 1; level < 4; level++ {
 		r := cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", level))
-		if !has(r.Warnings, diag.UncutParameters, "too small to be cut for 2 ranks") {
+		if !has(r.Warnings, diag.UncutParameters, "1 parameters are too small to be cut for 2 ranks and stay whole on each: `head.tail`") {
 			t.Errorf("level %d: nothing is said of head.tail: %v", level, r.Warnings)
+		}
+		if has(r.Warnings, diag.UncutParameters, "since weight passes read them: `head.left`") != (level == plan.ShardValue) {
+			t.Errorf("level %d: what is said of head.left is %v", level, r.Warnings)
 		}
 		if r := (cut{2, 1, 2, ""}).compile(t, fmt.Sprintf("optimizer_shard = %d", level)); has(r.Warnings, diag.UncutParameters, "") {
 			t.Errorf("level %d: small parameters are not meant to be shared out, and there is a warning: %v", level, r.Warnings)
@@ -344,6 +380,83 @@ func TestShardWarnings(t *testing.T) {
 			if (r.Plan.WLag > 0) != waits || has(r.Warnings, diag.NoEffect, "weight passes") != (level >= plan.ShardGradients && lag > 0) {
 				t.Errorf("level %d, lag %d: the plan has %d, and the warnings are %v", level, lag, r.Plan.WLag, r.Warnings)
 			}
+		}
+	}
+}
+
+// A program in which ranks would not meet in one order, or a workspace would not hold what is made in it, is refused.
+func TestShardFaults(t *testing.T) {
+	for _, f := range []struct {
+		level int
+		plant func(p *plan.Plan)
+		want  string
+	}{
+		{2, func(p *plan.Plan) { p.WLag = 2 }, "ranks share out gradients, and a weight pass may wait for 2 others"},
+		{2, func(p *plan.Plan) {
+			list := &p.Programs[0].Actions[1]
+			*list = slices.DeleteFunc(*list, func(a plan.Action) bool { return a.Kind == plan.Gather })
+		}, "gathered right behind the update"},
+		{3, func(p *plan.Plan) {
+			p.Programs[0].Actions[0] = append(p.Programs[0].Actions[0], plan.Action{Kind: plan.Gather, Chunk: -1, Message: -1, Peer: -1})
+		}, "gathered right behind the update"},
+		{3, func(p *plan.Plan) {
+			w := p.Stages[0].Workspace
+			p.Stages[0].Areas[w.Area].Items[w.Item].Type.Shape[0]--
+		}, "the workspace of stage 0 does not fit"},
+		{2, func(p *plan.Plan) { p.Stages[1].Params[0].Shard = 3 }, "does not fit"},
+		{1, func(p *plan.Plan) { p.Stages[0].Params[0].Shard = 4 }, "cannot be shared out"},
+	} {
+		p := cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", f.level)).Plan
+		f.plant(p)
+		files, err := plan.Files(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadBundleFS(withFile(files, 0, files[0].Content), "bundle"); err == nil || !strings.Contains(Diagnostics(err)[0].Message, f.want) {
+			t.Errorf("level %d, %s: %v", f.level, f.want, err)
+		}
+	}
+}
+
+// Operation by operation a step has the same bits, and what is told of gradients and values in parts is whole and the same on all ranks.
+func TestShardTrace(t *testing.T) {
+	file := spreadData(t)
+	var byLevel [4]map[string][]string
+	for level := range byLevel {
+		p := cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("clip_norm = 0.5\noptimizer_shard = { level: %d, threshold: 0 }", level)).Plan
+		want := train(t, p, runtime.Options{DataPath: file, SkipEval: true})
+		var mu sync.Mutex
+		ends, sums := map[string][]string{}, 0
+		got := train(t, p, runtime.Options{DataPath: file, SkipEval: true, Device: device.Options{Trace: func(r *device.Record) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case r.Op == nil && (!r.Updated || level == 0 || level == plan.ShardValue && r.Param.Name != "head.left"): // others are gathered later
+				key := fmt.Sprint(r.Step, r.Param.Name, r.Updated)
+				ends[key] = append(ends[key], fmt.Sprint(r.Data))
+			case r.Op != nil && r.Op.Pass == ir.WeightPass:
+				sums++
+			}
+			if len(r.Data) != r.Type.Bytes() {
+				t.Errorf("level %d: %d bytes of %s", level, len(r.Data), r.Type)
+			}
+		}}})
+		if !want.equal(got) {
+			t.Errorf("level %d: other bits than at once", level)
+		}
+		if len(ends) == 0 || sums == 0 {
+			t.Errorf("level %d: nothing is told", level)
+		}
+		for key, all := range ends {
+			if len(all) != 2 || all[0] != all[1] {
+				t.Errorf("level %d: %s differs on %d ranks", level, key, len(all))
+			}
+		}
+		byLevel[level] = ends
+	}
+	for key, v := range byLevel[plan.ShardGradients] {
+		if !slices.Equal(v, byLevel[plan.ShardValue][key]) {
+			t.Errorf("%s differs between levels 2 and 3", key)
 		}
 	}
 }

@@ -29,6 +29,10 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "%d parameters are too small to be cut for %d ranks and stay whole on each: %s", len(names), p.ShardSize, abridged(names)).
 			WithRepair("a `threshold` of 1 leaves out parameters below 1 KB"))
 	}
+	if names := readInWeightPasses(spec, p); len(names) > 0 {
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "the values of %d parameters stay whole on each rank, since weight passes read them: %s", len(names), abridged(names)).
+			WithRepair("in a product, a parameter as the right side is not read there"))
+	}
 	if lag != nil && *lag != p.WLag && p.Shares(plan.ShardGradients) {
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.ShardPos), "ranks that share gradients out meet in weight passes, so none of these waits: the lag of %d has no effect", *lag).
 			WithRepair("-w-lag 0, or level 1"))
@@ -56,6 +60,18 @@ func uncut(spec *plan.Spec, p *plan.Plan) (names []string) {
 	for s, st := range p.Stages {
 		for i := range st.Params {
 			if sp := &st.Params[i]; sp.Updated(s) && sp.Param.Type.Bytes() >= spec.Shard.Threshold && !p.CanCut(sp) {
+				names = append(names, "`"+sp.Param.Name+"`")
+			}
+		}
+	}
+	return names
+}
+
+// readInWeightPasses lists the parameters that level 3 would share out further if no weight pass read them.
+func readInWeightPasses(spec *plan.Spec, p *plan.Plan) (names []string) {
+	for s, st := range p.Stages {
+		for i := range st.Params {
+			if sp := &st.Params[i]; spec.Shard.Level == plan.ShardValue && sp.Updated(s) && sp.Shard == plan.ShardGradients {
 				names = append(names, "`"+sp.Param.Name+"`")
 			}
 		}

@@ -160,7 +160,7 @@ var meanings = []Meaning{
 	{UnusedCell, "a cell or parameter that nothing uses"},
 	{NoGradient, "a parameter that no gradient reaches"},
 	{IdleRanks, "an evaluation whose rows cannot be shared out to the ranks of a stage"},
-	{UncutParameters, "parameters too small to be shared out, which stay whole on every rank"},
+	{UncutParameters, "parameters that should be shared out and stay whole on every rank"},
 	{OneMicroBatch, "several stages with one micro-batch, which work one after the other"},
 }
 

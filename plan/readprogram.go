@@ -330,11 +330,14 @@ func (r *reader) frames() error {
 	return nil
 }
 
-// check compares the seed with its buffer, and what the areas add up to with the classes and the peak.
+// check compares the seed and the workspaces with their buffers, and what the areas add up to with the classes and the peak.
 func (r *reader) check() error {
 	for s, st := range r.p.Stages {
 		if st.Seed.Item >= 0 && !r.holds(s, st.Seed, ir.Type{DType: ir.F32}) {
 			return fmt.Errorf("%s: the seed of stage %d has no place", planFile, s)
+		}
+		if n := r.p.WorkspaceElems(s); n > 0 && !r.holds(s, st.Workspace, ir.Tensor(ir.F32, n)) || n == 0 && st.Workspace.Item >= 0 {
+			return fmt.Errorf("%s: the workspace of stage %d does not fit", planFile, s)
 		}
 	}
 	for _, m := range r.p.Memory {

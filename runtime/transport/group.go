@@ -30,6 +30,7 @@ type member struct {
 	*local
 	group *group
 	index int
+	one   [1][]float32
 }
 
 // meet returns when all members have called it.
@@ -92,7 +93,8 @@ func (m *member) Reduce(buffers [][]float32) error {
 // Scatter adds up the own part from the places of the others. Nobody else reads it.
 func (m *member) Scatter(buffer, scratch []float32) error {
 	g := m.group
-	g.floats[m.index] = [][]float32{buffer}
+	m.one[0] = buffer
+	g.floats[m.index] = m.one[:]
 	if err := m.meet(); err != nil {
 		return err
 	}
