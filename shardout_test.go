@@ -361,10 +361,10 @@ func TestShardWarnings(t *testing.T) {
 	}
 	for level := 1; level < 4; level++ {
 		r := cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", level))
-		if !has(r.Warnings, diag.UncutParameters, "1 parameters are too small to be cut for 2 ranks and stay whole on each: `head.tail`") {
+		if !has(r.Warnings, diag.UncutParameters, "what is too small to be cut for 2 ranks stays whole on each: `head.tail`") {
 			t.Errorf("level %d: nothing is said of head.tail: %v", level, r.Warnings)
 		}
-		if has(r.Warnings, diag.UncutParameters, "since weight passes read them: `head.left`") != (level == plan.ShardValue) {
+		if has(r.Warnings, diag.UncutParameters, "values that weight passes read stay whole on each rank: `head.left`") != (level == plan.ShardValue) {
 			t.Errorf("level %d: what is said of head.left is %v", level, r.Warnings)
 		}
 		if r := (cut{2, 1, 2, ""}).compile(t, fmt.Sprintf("optimizer_shard = %d", level)); has(r.Warnings, diag.UncutParameters, "") {

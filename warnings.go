@@ -26,11 +26,11 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 		}
 	}
 	if names := uncut(spec, p); len(names) > 0 {
-		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "%d parameters are too small to be cut for %d ranks and stay whole on each: %s", len(names), p.ShardSize, abridged(names)).
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "what is too small to be cut for %d ranks stays whole on each: %s", p.ShardSize, abridged(names)).
 			WithRepair("a `threshold` of 1 leaves out parameters below 1 KB"))
 	}
 	if names := readInWeightPasses(spec, p); len(names) > 0 {
-		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "the values of %d parameters stay whole on each rank, since weight passes read them: %s", len(names), abridged(names)).
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "values that weight passes read stay whole on each rank: %s", abridged(names)).
 			WithRepair("in a product, a parameter as the right side is not read there"))
 	}
 	if lag != nil && *lag != p.WLag && p.Shares(plan.ShardGradients) {
