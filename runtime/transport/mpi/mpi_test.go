@@ -63,7 +63,7 @@ func rank() error {
 		in = append(in, e.End(q))
 	}
 	group := e.Join(transport.Members{
-		ID: 2, Ranks: ranks(n), Reduce: []int{5, 1}, Collect: []int{7}, Values: 3,
+		ID: 2, Ranks: ranks(n), Reduce: []int{5, 1}, Collect: []int{7}, Scatter: 7, Values: 3,
 		Part: func(elements, member int) (int, int) { return transport.Share(elements, member, n) },
 	})
 	for round := range 20 {
@@ -118,6 +118,24 @@ func rank() error {
 		for i, v := range parts {
 			if v != float32(10*i) {
 				return fmt.Errorf("part %d is %v", i, v)
+			}
+		}
+		cut := []float32{1, 2, 3, 4, 5, 6, 7}
+		cut[lo] += 1e8 // which takes up what is added to it, but not what has been added before it
+		if err := group.Scatter(cut, make([]float32, 7+n)); err != nil {
+			return err
+		}
+		for i := lo; i < hi; i++ {
+			sum := float32(0)
+			for m := range n {
+				x := float32(i + 1)
+				if m == k && i == lo {
+					x += 1e8
+				}
+				sum += x
+			}
+			if cut[i] != sum {
+				return fmt.Errorf("the sum of part %d is %v, not %v", i, cut[i], sum)
 			}
 		}
 		all, err := group.Gather([]float64{float64(k), 7})
