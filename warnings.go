@@ -14,9 +14,9 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 	if spec.Kind == "train" {
 		for s, stage := range p.Stages {
 			for _, sp := range stage.Params {
-				if sp.Owner == s && len(sp.Accumulators) == 0 {
+				if sp.Owner == s && len(sp.Accumulators) == 0 && !sp.Param.Frozen {
 					list.Add(diag.Warningf(diag.NoGradient, diag.At(sp.Param.Pos), "no gradient reaches the parameter `%s`; it keeps its first value", sp.Param.Name).
-						WithRepair("let the loss depend on it, or make it a constant"))
+						WithRepair("let the loss depend on it, make it a constant, or name it in `frozen`"))
 				}
 			}
 		}

@@ -7,6 +7,7 @@
 //	go run ./bench compile                compile time against layers and micro-batches, process start included
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
 //	go run ./bench inference              requests per second and latency of a session on one and four stages
+//	go run ./bench startup                memory of each rank of a wide model as a process, from the start on
 //	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
 package main
 
@@ -20,7 +21,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|accuracy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|startup|accuracy [flags]")
 		os.Exit(2)
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -42,6 +43,8 @@ func main() {
 		err = models(*n)
 	case "inference":
 		err = inference(*runs)
+	case "startup":
+		err = startup()
 	case "accuracy":
 		err = accuracy(*data)
 	default:

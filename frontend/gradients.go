@@ -36,6 +36,32 @@ func (b *block) gradientSettings() {
 	}
 }
 
+// freeze takes the parameters that `frozen` names out of the training.
+func (b *block) freeze() {
+	s := b.entries["frozen"]
+	if s == nil {
+		return
+	}
+	keys := s.Values
+	if list, ok := keys[0].(*syntax.List); ok {
+		keys = list.Items
+	}
+	frozen := map[string]bool{}
+	for _, k := range keys {
+		for _, name := range b.matchParams("frozen", k) {
+			frozen[name] = true
+		}
+	}
+	left := false
+	for _, p := range b.module.Params {
+		p.Frozen = frozen[p.Name]
+		left = left || !p.Frozen
+	}
+	if !left && len(b.module.Params) > 0 {
+		b.fail(diag.Errorf(diag.BadEntry, s.At, "every parameter is frozen, nothing is left to train").WithRepair("leave one out, or use an infer block"))
+	}
+}
+
 // above reads a number above 0 that float32 can hold.
 func (b *block) above(name string, x syntax.Expr) (float64, bool) {
 	v := b.eval(x)

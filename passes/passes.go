@@ -249,11 +249,25 @@ func runDataParallel(s *state) error {
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
 				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
 		}
-		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, s.buffers(i).Result)
+		results := s.buffers(i).Result
+		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, results, q.Feedback != nil)
 		if errs.HasErrors() {
 			return errs
 		}
+		for k, fold := range folds[:results] {
+			if q.Kind == "infer" && degree > 1 && fold != plan.ByRows {
+				return diag.List{diag.Errorf(diag.MixesRows, diag.At(q.Pos), "the rows of the result `%s` of block %s are not those of the batch, which are on %d ranks", q.Results[k].Name, q.Name, degree).
+					WithRepair("use as many devices as stages")}
+			}
+		}
 		s.entries[i], s.folds = f, append(s.folds, folds)
+		for k, b := range q.Buffers {
+			if t := f.TypeOf(f.Args[len(q.Inputs)+k]); !t.Equal(b.Type) { // a rank keeps it for its rows
+				part := *b
+				part.Type = t
+				q.Buffers[k] = &part
+			}
+		}
 	}
 	return nil
 }

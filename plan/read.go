@@ -191,6 +191,9 @@ func (r *reader) header() error {
 		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
 		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Clip: d.Clip, LossScale: d.LossScale, ShardSize: d.ShardSize, GradientsSum: d.GradientsSum, FullBatch: d.FullBatch, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
 	}
+	if !slices.Equal(d.Axes, r.p.Axes()) {
+		return fmt.Errorf("%s: the axes are not those of the ranks", planFile)
+	}
 	if d.Optimizer == nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ func (r *reader) programs() error {
 		if d.Train && (i > 0 || r.p.Optimizer == nil) || d.Rest >= 0 && (d.Train || d.Rest != i+1) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
-		if d.Infer && (d.Train || i > 0 || d.Rest >= 0 || r.p.Degree > 1) {
+		if d.Infer && (d.Train || i > 0 || d.Rest >= 0 || d.Degree != r.p.Degree) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
 		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset, Feedback: d.Feedback}
@@ -43,7 +43,7 @@ func (r *reader) programs() error {
 			t, err2 := ir.ParseType(f[1])
 			ref, err3 := parseRef(f[2])
 			fold := slices.Index(foldNames[:], f[3])
-			if err != nil || err2 != nil || err3 != nil || fold < 0 || !r.holds(s, ref, t) || !fitsOutput(t, q) || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches {
+			if err != nil || err2 != nil || err3 != nil || fold < 0 || !r.holds(s, ref, t) || !fitsOutput(t, q) || r.p.Stages[s].Areas[ref.Area].Slots != d.MicroBatches || d.Infer && d.Degree > 1 && Fold(fold) != ByRows {
 				return fmt.Errorf("%s: output %q is malformed", planFile, o)
 			}
 			q.Outputs = append(q.Outputs, Output{s, t, ref, Fold(fold)})

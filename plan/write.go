@@ -62,6 +62,7 @@ type (
 		Clip         Clip              `yaml:"clip,omitempty"`
 		LossScale    *LossScale        `yaml:"loss_scale,omitempty"`
 		ShardSize    int               `yaml:"shard_size"`
+		Axes         []Axis            `yaml:"axes"` // for people: they follow from the above
 		GradientsSum bool              `yaml:"gradients_sum,omitempty"`
 		FullBatch    bool              `yaml:"full_batch,omitempty"`
 		Hashes       map[string]string `yaml:"hashes"` // yaml sorts the keys
@@ -262,7 +263,7 @@ func refs(list []Ref) string {
 func document(p *Plan) *planDoc {
 	d := &planDoc{
 		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, Degree: p.Degree, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
-		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale, ShardSize: p.ShardSize, GradientsSum: p.GradientsSum, FullBatch: p.FullBatch,
+		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale, ShardSize: p.ShardSize, Axes: p.Axes(), GradientsSum: p.GradientsSum, FullBatch: p.FullBatch,
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
 	}
 	if o := p.Optimizer; o != nil {

@@ -8,7 +8,9 @@ import (
 
 // collect takes what the devices counted and the parameters, to the rank that has the loss.
 func (r *runner) collect(ctx context.Context) error {
-	r.result.Params = make([]Param, len(r.plan.Module.Params))
+	if !r.opt.SkipParams {
+		r.result.Params = make([]Param, len(r.plan.Module.Params))
+	}
 	return r.all(ctx, func(k *rank) error {
 		var bytes []float64
 		for _, n := range k.dev.Bytes() {
@@ -20,6 +22,9 @@ func (r *runner) collect(ctx context.Context) error {
 		}
 		if k.number == LossRank(r.plan) {
 			r.count(all)
+		}
+		if r.opt.SkipParams {
+			return nil
 		}
 		return r.parameters(k)
 	})
@@ -53,13 +58,12 @@ func (r *runner) parameters(k *rank) error {
 					return err
 				}
 			}
-			if k.number != from && (k.number != loss || here) {
+			if k.number != from && (k.number != loss || here) || !here && r.plan.Programs[0].Infer {
 				continue
 			}
 			v := make([]float32, sp.Param.Type.Elems())
 			if k.number == from {
-				var err error
-				if v, err = k.value(i); err != nil {
+				if err := k.dev.Param(i, v); err != nil {
 					return err
 				}
 			}

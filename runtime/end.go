@@ -12,7 +12,7 @@ type end struct {
 	gradients [][]float32 // of the parameters that the stage owns, folded: what Reduce sums over the ranks of the stage
 	parts     [][]float32 // of those whose gradients are shared out: what Reduce sums over the ranks with the same part
 	values    [][]float32 // of the parameters whose update is shared out, and that are whole on every rank
-	scratch   []float32   // of the largest of the collectives within passes
+	sums      []float32   // what Scatter works in: two of the largest parts
 	folded    bool        // in this step
 	squares   []float64   // sums of squares of the gradients of this step, by Stage.Params; nil if nobody asks
 	scalars   [][]float32 // of this step: see plan.Optimizer.At
@@ -120,7 +120,7 @@ func (r *rank) sumSquares() error {
 
 // scatterPart and gatherParts are what the device calls within passes: see device.Options.
 func (r *rank) scatterPart(whole []float32) error {
-	return r.shards[len(whole)].Scatter(whole, r.scratch)
+	return r.shards[len(whole)].Scatter(whole, r.sums)
 }
 
 func (r *rank) gatherParts(whole []float32) error {

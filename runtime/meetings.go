@@ -21,9 +21,10 @@ type meetings struct {
 	// neither end.
 	reports []*reportLink // by stage
 	results []transport.End
+	outlets []*outlet // of an infer block
 }
 
-// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a training run.
+// LossRank is the first rank of the stage with the first result. It tells of steps and has the results of a run.
 func LossRank(p *plan.Plan) int {
 	if q := p.Programs[0]; len(q.Outputs) > 0 {
 		return q.Outputs[0].Stage * p.Degree
@@ -36,6 +37,11 @@ func LargestMessage(p *plan.Plan) (most int) {
 	for _, q := range p.Programs {
 		for _, m := range q.Messages {
 			most = max(most, m.Bytes())
+		}
+		for _, o := range q.Outputs {
+			if q.Infer {
+				most = max(most, q.MicroBatches*o.Type.Bytes())
+			}
 		}
 		for _, m := range q.Shared {
 			n := 0
@@ -100,7 +106,7 @@ func (r *runner) meet(k *rank, id int) {
 	for _, n := range sharedLengths(p.Stages...) {
 		if slices.Contains(sharedLengths(p.Stages[k.stage]), n) {
 			k.shards[n] = k.endpoint.Join(transport.Members{ID: id + shard, Ranks: members, Collect: []int{n}, Scatter: n, Part: p.Part})
-			k.scratch = make([]float32, max(len(k.scratch), 2*plan.PartSize(n, p.ShardSize)))
+			k.sums = make([]float32, max(len(k.sums), 2*plan.PartSize(n, p.ShardSize)))
 		}
 		id += groups
 	}
@@ -108,7 +114,11 @@ func (r *runner) meet(k *rank, id int) {
 	id += p.Degree
 	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})
 	id++
-	if p.Programs[0].Infer || k.replica > 0 {
+	if p.Programs[0].Infer {
+		r.openOutlets(k, id)
+		return
+	}
+	if k.replica > 0 {
 		return
 	}
 	loss := LossRank(p)

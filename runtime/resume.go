@@ -95,14 +95,13 @@ func compare(what string, want []kept, have []checkpoint.Entry, wrong func(repai
 	}
 }
 
-// resumedValues are the elements of an f32 tensor of the checkpoint.
-func (r *runner) resumedValues(name string) ([]float32, error) {
+// resumedValues copies the elements of an f32 tensor of the checkpoint.
+func (r *runner) resumedValues(name string, v []float32) error {
 	a, err := r.resumed.Read(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	v := make([]float32, a.Elems())
-	return v, a.Float32(v)
+	return a.Float32(v)
 }
 
 // restore gives a rank, whose parameters have their values, the rest of the state of the checkpoint.
@@ -114,8 +113,8 @@ func (r *runner) restore(k *rank) error {
 	}
 	for i, sp := range st.Params {
 		for state, ref := range sp.States {
-			v, err := r.resumedValues(checkpoint.StateName(r.plan.Optimizer.States[state].Name, sp.Param.Name))
-			if err != nil {
+			v := k.dense(sp.Param.Type.Elems())
+			if err := r.resumedValues(checkpoint.StateName(r.plan.Optimizer.States[state].Name, sp.Param.Name), v); err != nil {
 				return err
 			}
 			own := floats(k.dev.Buffer(ref, 0))

@@ -12,6 +12,7 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
+	"slices"
 )
 
 // Checkpoint says where the state of a training is kept; see package checkpoint. The zero value keeps nothing.
@@ -167,6 +168,7 @@ func (r *runner) save(k *rank, step int) error {
 	file, err := store.Write(step, stageFile(k.stage), tensors, func(i int) ([]byte, error) {
 		return k.elements(list[i])
 	})
+	k.scratch = nil
 	if err != nil {
 		return err
 	}
@@ -204,8 +206,8 @@ func shared(sp *plan.StageParam, t saved) bool {
 	return t.state < 0 && sp.Shard >= plan.ShardValue || t.state >= 0 && sp.Shard >= plan.ShardStates
 }
 
-// elements are those of a tensor of a checkpoint, row-major and little endian. Ranks put together what they share out, one tensor at
-// a time.
+// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. Ranks put together what
+// they share out, one tensor at a time.
 func (k *rank) elements(t saved) ([]byte, error) {
 	st := k.plan.Stages[k.stage]
 	if t.param < 0 {
@@ -222,17 +224,23 @@ func (k *rank) elements(t saved) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := data.NewFloat32(t.Name, t.Shape, v)
-	return a.Data, nil
+	return raw(v), nil
 }
 
-// value is that of a parameter of the stage, row-major. All ranks of a group that share it out call it.
+// dense is memory for the elements of one parameter, row-major, until it is asked for again: beside what it keeps, a rank has no
+// more than one parameter.
+func (k *rank) dense(n int) []float32 {
+	k.scratch = slices.Grow(k.scratch[:0], n)[:n]
+	return k.scratch
+}
+
+// value is that of a parameter of the stage, row-major, until the next call. All ranks of a group that share it out call it.
 func (k *rank) value(i int) ([]float32, error) {
-	v := make([]float32, k.plan.Stages[k.stage].Params[i].Param.Type.Elems())
+	v := k.dense(k.plan.Stages[k.stage].Params[i].Param.Type.Elems())
 	return v, k.during("gathering what is shared out", k.dev.Param(i, v))
 }
 
-// stateOf is one of the optimizer's states, row-major.
+// stateOf is one of the optimizer's states, row-major, until the next call.
 func (k *rank) stateOf(t saved) ([]float32, error) {
 	sp := &k.plan.Stages[k.stage].Params[t.param]
 	packed := floats(k.dev.Buffer(sp.States[t.state], 0))
@@ -245,7 +253,7 @@ func (k *rank) stateOf(t saved) ([]float32, error) {
 			return nil, err
 		}
 	}
-	v := make([]float32, sp.Param.Type.Elems())
+	v := k.dense(sp.Param.Type.Elems())
 	return v, k.dev.Unpack(t.param, v, packed)
 }
 
