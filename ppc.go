@@ -140,7 +140,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p)...)}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p, o.WLag)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

@@ -95,7 +95,7 @@ func TestSituationsOnRanks(t *testing.T) {
 // shards are entries that share out in all ways.
 func shards(degree int) []string {
 	list := []string{""}
-	for level := 1; level <= 1; level++ {
+	for level := 1; level <= 3; level++ {
 		for size := 2; size <= degree; size *= 2 {
 			list = append(list, fmt.Sprintf("    optimizer_shard = { level: %d, threshold: 0, size: %d }\n", level, size))
 		}
@@ -152,7 +152,7 @@ func TestMeetingsOfAStep(t *testing.T) {
 		{"", 0, 0},
 		{"    optimizer_shard = { level: 1, threshold: 0 }\n", 1, 2},
 		{"    optimizer_shard = { level: 1, threshold: 0, size: 2 }\n", 1, 2},
-		{"    optimizer_shard = 1\n", 1, 0}, // below 64 KB
+		{"    optimizer_shard = 1\n", 0, 0}, // below 64 KB
 	} {
 		for _, micro := range []int{1, 4, 8} {
 			p := compileFile(t, Options{
@@ -168,7 +168,7 @@ func TestMeetingsOfAStep(t *testing.T) {
 				}
 				n := 0
 				for _, sp := range st.Params {
-					if sp.Shared {
+					if sp.Shard > 0 {
 						n++
 					}
 				}

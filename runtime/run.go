@@ -338,9 +338,14 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.endpoint = r.join.Endpoint(number, r.stop, k.waits)
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
-		opt.Seed, opt.Replica = r.opt.Seed, replica
+		opt.Seed, opt.Replica, opt.Scatter, opt.Gather = r.opt.Seed, replica, k.scatterPart, k.gatherParts
 		if r.opt.Log != nil {
-			opt.Print = printer(r.opt.Log(number))
+			show := printer(r.opt.Log(number))
+			opt.Print = func(kind ir.Kind, label string, t ir.Type, data []byte) {
+				if !k.silent {
+					show(kind, label, t, data)
+				}
+			}
 		}
 		dev, err := r.opt.Open(ctx, r.plan, s, opt)
 		if err != nil {
@@ -387,7 +392,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
-		k.scratch = nil
+		k.buffer = nil
 	}
 	return nil
 }
@@ -480,7 +485,7 @@ func (r *runner) train(k *rank) error {
 				return k.during("gathering losses", err)
 			}
 		}
-		if k.replica == 0 {
+		if k.replica == 0 || r.opt.Digests && k.replica < r.plan.ShardSize && r.plan.Shares(plan.ShardValue) {
 			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
@@ -529,71 +534,4 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 		sum /= float64(p.MicroBatches)
 	}
 	return sum
-}
-
-// collect takes what the devices counted and the parameters, to the rank that has the loss.
-func (r *runner) collect(ctx context.Context) error {
-	if !r.opt.SkipParams {
-		r.result.Params = make([]Param, len(r.plan.Module.Params))
-	}
-	return r.all(ctx, func(k *rank) error {
-		var bytes []float64
-		for _, n := range k.dev.Bytes() {
-			bytes = append(bytes, float64(n))
-		}
-		all, err := k.world.Gather(bytes)
-		if err != nil {
-			return k.during("the end of the run", err)
-		}
-		if k.number == LossRank(r.plan) {
-			r.count(all)
-		}
-		if r.opt.SkipParams {
-			return nil
-		}
-		return r.parameters(k)
-	})
-}
-
-// count notes the bytes of all ranks.
-func (r *runner) count(bytes [][]float64) {
-	for number, list := range bytes {
-		rr := RankResult{Rank: number, Stage: number / r.plan.Degree}
-		for _, b := range list {
-			rr.Bytes = append(rr.Bytes, int(b))
-			rr.PeakBytes += int(b)
-		}
-		r.result.Ranks = append(r.result.Ranks, rr)
-	}
-}
-
-// parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
-// are, else as messages.
-func (r *runner) parameters(k *rank) error {
-	loss := LossRank(r.plan)
-	for s, st := range r.plan.Stages {
-		for i, sp := range st.Params {
-			from, n := s*r.plan.Degree, sp.Param.Index()
-			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s || k.number != from && (k.number != loss || here) || !here && r.plan.Programs[0].Infer {
-				continue
-			}
-			v := make([]float32, sp.Param.Type.Elems())
-			if k.number == from {
-				if err := k.dev.Param(i, v); err != nil {
-					return err
-				}
-			}
-			if !here {
-				k.results[n].Post([][]byte{raw(v)})
-				if err := k.results[n].Wait(0); err != nil {
-					return k.during("collecting parameter "+sp.Param.Name, err)
-				}
-			}
-			if here || k.number == loss {
-				r.result.Params[n] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
-			}
-		}
-	}
-	return nil
 }

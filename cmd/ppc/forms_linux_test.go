@@ -40,6 +40,8 @@ func forms(t *testing.T) []form {
 // all trains with everything that makes ranks meet: clipping over all of them, a loss scale that overflows at first, states of
 // the optimizer that ranks share out, rows left over in evaluation.
 const all = `
+const level = 1
+
 cell Net {
     fc1 = Dense(4, 256)
     act = ReLU()
@@ -58,7 +60,7 @@ train all {
     micro_batch_num = 2
     clip_norm       = 0.01
     loss_scale      = { initial: 1e38, window: 200, factor: 1e10 }
-    optimizer_shard = { level: 1, threshold: 1 }
+    optimizer_shard = { level: level, threshold: 1 }
     dataset         = npz("data.npz", columns = ["x", "x"]) | batch(12)
     epochs          = 12
     eval test {
@@ -174,6 +176,8 @@ func TestForms(t *testing.T) {
 		{"tied.pp -check-copies", 4, train, `test: accuracy .* on 20 rows`},
 		{"small.pp -device emulator -steps 1", 2, train, `test: accuracy .* on 20 rows`},
 		{"all.pp -stages 2", 6, train, `(?s)step: \d+ is skipped: a gradient is not finite.*test: loss .* on 20 rows`},
+		{"all.pp -stages 2 -set level=2", 6, train, `(?s)step: \d+ is skipped: a gradient is not finite.*test: loss .* on 20 rows`},
+		{"all.pp -stages 2 -set level=3 -check-copies", 6, train, `(?s)step: \d+ is skipped: a gradient is not finite.*test: loss .* on 20 rows`},
 		{"vocab.pp", 4, infer, `24 rows in 3 batches`},
 		{"vocab.pp", 8, infer, `24 rows in 3 batches`},
 		{"alone.pp -micro 2", 8, infer, `on ranks 6, 7`},
