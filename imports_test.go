@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
 	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "runtime/transport", "verify"},
 	"internal/modelgen":       {"data"},
+	"internal/faults":         {},
 }
 
 // libraries lists who may import what from elsewhere.

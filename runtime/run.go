@@ -181,6 +181,8 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		}
 		return nil, err
 	}
+	ctx, cancel := r.orPreempted(ctx)
+	defer cancel()
 	if !opt.SkipEval {
 		if err := r.evaluate(ctx); err != nil {
 			return nil, err
@@ -458,6 +460,7 @@ func (r *runner) train(k *rank) error {
 	}
 	var own []float64 // losses of this rank
 	start := time.Now()
+	seen := watched{since: start, last: r.first}
 	for n := r.first; n < r.total; n++ {
 		if r.dead.Load() {
 			return errStopped
@@ -483,9 +486,17 @@ func (r *runner) train(k *rank) error {
 				return err
 			}
 		}
-		if r.opt.Checkpoint.due(n+1, r.total) {
+		saved := r.opt.Checkpoint.due(n+1, r.total)
+		if saved {
 			if err := r.save(k, n+1); err != nil {
 				return err
+			}
+		}
+		if n+1 < r.total {
+			if leave, err := r.leaves(k, &seen, n+1); err != nil {
+				return err
+			} else if leave {
+				return r.leave(k, n+1, saved)
 			}
 		}
 	}

@@ -23,6 +23,10 @@ type Checkpoint struct {
 	Keep  int // checkpoints that stay in Dir, the last ones; 0: all
 	// Resume is a folder of checkpoints, whose highest complete one the run goes on from, or one of them; "" for none.
 	Resume string
+	// Preempt, when it is closed, ends a training with Dir early: it saves behind a step, the same on all ranks, and Run gives
+	// *Preempted. It is enough to close that of one rank; nil on one rank must be nil on all. Behind the training it ends the
+	// run like a context.
+	Preempt <-chan struct{}
 }
 
 // due reports whether there is a checkpoint after that many steps of a training.

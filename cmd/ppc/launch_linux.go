@@ -28,6 +28,9 @@ import (
 	"github.com/ppc-lang/ppc/runtime/transport/process"
 )
 
+// endSignals end the command. SIGUSR1 is what mpirun passes on to its ranks and Slurm is told to warn with.
+var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
+
 // launchCommands run every rank as a process.
 func (a *app) launchCommands() []*cli.Command {
 	return []*cli.Command{
@@ -127,9 +130,15 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
+	var save <-chan struct{}
+	if c.String("checkpoint") != "" {
+		var late func()
+		save, _, late = a.wish(false, func() { fmt.Fprintln(a.err, "note:", savesFirst) })
+		defer late()
+	}
 	logs.event("ppc %s: %d ranks of %s", ppc.Version, ranks, name)
 	err = launch.Run(ctx, launch.Options{
-		Ranks: ranks, Dir: dir, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit,
+		Ranks: ranks, Dir: dir, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
 		Command: func(rank int) *exec.Cmd {
 			cmd := exec.Command(command, args...)
 			cmd.Stdout, cmd.Stderr = logs.workers[rank], logs.workers[rank]
@@ -242,9 +251,11 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
+	removed := make(chan struct{})
 	go func() {
 		<-w.Lost()
 		os.RemoveAll(w.Dir)
+		close(removed)
 		time.Sleep(time.Second)
 		os.Exit(3) // a long computation notices nothing
 	}()
@@ -271,7 +282,9 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
-	w.Fail(f.code, ppc.Diagnostics(f), f.reason)
+	if w.Fail(f.code, ppc.Diagnostics(f), f.reason) != nil {
+		<-removed // what this rank may have added too
+	}
 	return err
 }
 
@@ -296,7 +309,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	if err != nil {
 		return nil, failed(err)
 	}
-	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch}
+	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch, save: w.Save()}
 	if only.tells {
 		a.out.w = &told{log: log, show: w}
 	} else {

@@ -29,17 +29,21 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 		return failed(err)
 	}
 	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
-	if err == nil {
+	var f *failure
+	var saved *runtime.Preempted
+	if err == nil || errors.As(err, &f) && errors.As(f.reason, &saved) { // on all ranks
 		if err := world.Finish(); err != nil {
 			return failed(err)
 		}
-		return nil
+		if err != nil && rank > 0 {
+			return &failure{code: f.code, err: diag.List{}}
+		}
+		return err
 	}
 	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first.
 	if rank > 0 {
 		time.Sleep(time.Second)
 	}
-	var f *failure
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
@@ -104,6 +108,9 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	err = a.train(ctx, c, p, one)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = failed(cause)
+	}
+	if err != nil {
+		fmt.Fprintln(log, err) // mpirun shows nothing any more when it has been told to end
 	}
 	if e := log.Flush(); err == nil && e != nil {
 		err = cannotWrite(dir, e)

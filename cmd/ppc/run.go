@@ -139,12 +139,16 @@ func (a *app) plan(ctx context.Context, c *cli.Command, name string) (*plan.Plan
 	return r.Plan, nil
 }
 
+// savesFirst is what the user hears who interrupts a training with checkpoints.
+const savesFirst = "the run ends when it has saved its state; another signal ends it at once"
+
 // member is what a process has of a run that others take part in.
 type member struct {
 	transport transport.Transport
 	tells     bool // of steps and results, and stores them: one of the processes does
 	log       io.Writer
 	watch     func(look func() []runtime.Status)
+	save      <-chan struct{} // closed when another process wants the run to save and end
 }
 
 // train runs a plan with the flags of run. one is nil if this process is the only one.
@@ -253,6 +257,24 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			one.watch(look)
 		}
 		go a.reportOnQuit(look, done)
+	}
+	if o.Checkpoint.Dir != "" {
+		var ask, late func()
+		o.Checkpoint.Preempt, ask, late = a.wish(one != nil, func() {
+			if one == nil {
+				notice(savesFirst)
+			}
+		})
+		defer late()
+		if one != nil && one.save != nil {
+			go func() {
+				select {
+				case <-one.save:
+					ask()
+				case <-done:
+				}
+			}()
+		}
 	}
 	var logErr error
 	o.OnStep = func(s runtime.Step) {
