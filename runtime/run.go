@@ -137,6 +137,7 @@ type runner struct {
 	total    int             // training steps, those before a checkpoint included
 	first    int             // the step that this run begins with
 	resumed  *checkpoint.Checkpoint
+	lock     *checkpoint.Lock
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
@@ -176,9 +177,7 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect(ctx)
 	}
 	if err := r.all(ctx, r.train); err != nil {
-		if opt.Checkpoint.Dir != "" {
-			opt.Checkpoint.store().Clean() // what it cannot remove, the next run does
-		}
+		r.cleanCheckpoints() // what it cannot remove, the next run does
 		return nil, err
 	}
 	ctx, cancel := r.orPreempted(ctx)
@@ -191,8 +190,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	return &r.result, r.collect(ctx)
 }
 
-// close gives the devices back.
+// close gives back what the run holds.
 func (r *runner) close() {
+	r.lock.Close()
 	if r.resumed != nil {
 		r.resumed.Close()
 	}

@@ -27,6 +27,8 @@ type Checkpoint struct {
 	// *Preempted. It is enough to close that of one rank; nil on one rank must be nil on all. Behind the training it ends the
 	// run like a context.
 	Preempt <-chan struct{}
+	// Held says that another process of this run has locked Dir, and cleans it: see checkpoint.Store.
+	Held bool
 }
 
 // due reports whether there is a checkpoint after that many steps of a training.
@@ -72,10 +74,24 @@ func (r *runner) openCheckpoint() error {
 	if err := c.store().Prepare(); err != nil {
 		return err
 	}
+	if !c.Held {
+		var err error
+		if r.lock, err = c.store().Lock(r.opt.Notice); err != nil {
+			return err
+		}
+	}
 	if err := r.mayAdd(c); err != nil {
 		return err
 	}
-	return c.store().Clean()
+	return r.cleanCheckpoints()
+}
+
+// cleanCheckpoints removes what is half-written, if that is for this process to do.
+func (r *runner) cleanCheckpoints() error {
+	if r.opt.Checkpoint.Dir == "" || r.opt.Checkpoint.Held {
+		return nil
+	}
+	return r.opt.Checkpoint.store().Clean()
 }
 
 // mayAdd refuses a folder with checkpoints of another run: which one is the last would not be clear.

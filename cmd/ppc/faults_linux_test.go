@@ -173,3 +173,32 @@ func TestSignalEnds(t *testing.T) {
 	r.Signal(syscall.SIGTERM)
 	ends(t, r, 3, "error E1003: interrupted\n$")
 }
+
+// Two runs do not write to one folder: the second one ends before it has done anything. The lock of a run that was killed is none.
+func TestTwoRunsOneFolder(t *testing.T) {
+	forms(t, func(t *testing.T, f faults.Form) {
+		r := start(t, f, 2, "-checkpoint", "ck", "-save-every", "1", "-keep", "2")
+		for _, more := range [][]string{nil, {"-resume", "ck"}} {
+			second, err := faults.Start(f, "ppc", ".", 2, append(more, "-checkpoint", "ck", "-log-dir", "others", "endless.pp")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends(t, second, 1, `ck: error E0803: another run writes checkpoints to this folder, process \d+ on .*\n  repair: wait until it has ended`)
+			if strings.Contains(second.Stdout(), "loss is") {
+				t.Error(second.Stdout())
+			}
+			second.Close()
+		}
+		r.Kill()
+		if err := r.Wait(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		r, err := faults.Start(f, "ppc", ".", 2, "-checkpoint", "ck", "-resume", "ck", "-steps", "1", "endless.pp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		ends(t, r, 0)
+		goesOn(t, "ck", 2)
+	})
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/checkpoint"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/launch"
 	"github.com/ppc-lang/ppc/runtime/transport/mpi"
@@ -106,6 +107,24 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if err := cpu.Fits(p); err != nil {
 		return wrong(err)
 	}
+	states, err := checkpoints(c)
+	if err != nil {
+		return err
+	}
+	if states.Dir != "" {
+		store := checkpoint.Store{Dir: states.Dir}
+		err := store.Prepare()
+		if err == nil {
+			var lock *checkpoint.Lock
+			lock, err = store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
+			defer lock.Close()
+		}
+		if err != nil {
+			return failed(err)
+		}
+		store.Clean()
+		defer store.Clean() // when no worker is left
+	}
 	dir, err := os.MkdirTemp("", "ppc-") // nobody else can enter it
 	if err != nil {
 		return cannotWrite(os.TempDir(), err)
@@ -131,7 +150,7 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
 	var save <-chan struct{}
-	if c.String("checkpoint") != "" {
+	if states.Dir != "" {
 		var late func()
 		save, _, late = a.wish(false, func() { fmt.Fprintln(a.err, "note:", savesFirst) })
 		defer late()
@@ -309,7 +328,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	if err != nil {
 		return nil, failed(err)
 	}
-	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch, save: w.Save()}
+	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch, save: w.Save(), helps: true}
 	if only.tells {
 		a.out.w = &told{log: log, show: w}
 	} else {

@@ -100,7 +100,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	log := bufio.NewWriterSize(f, 1<<16)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log}
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0}
 	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}

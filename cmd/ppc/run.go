@@ -146,6 +146,7 @@ const savesFirst = "the run ends when it has saved its state; another signal end
 type member struct {
 	transport transport.Transport
 	tells     bool // of steps and results, and stores them: one of the processes does
+	helps     bool // another process has locked the folder for checkpoints
 	log       io.Writer
 	watch     func(look func() []runtime.Status)
 	save      <-chan struct{} // closed when another process wants the run to save and end
@@ -259,6 +260,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		go a.reportOnQuit(look, done)
 	}
 	if o.Checkpoint.Dir != "" {
+		o.Checkpoint.Held = one != nil && one.helps
 		var ask, late func()
 		o.Checkpoint.Preempt, ask, late = a.wish(one != nil, func() {
 			if one == nil {
