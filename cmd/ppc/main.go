@@ -119,15 +119,15 @@ func cannotWrite(name string, err error) error {
 	return &failure{code: 3, err: diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
 }
 
-// plain drops the names of the system call and of the path from an error about a path.
+// plain drops the names of the system call and of the path from what an error says of a path.
 func plain(err error) string {
 	var p *os.PathError
 	var l *os.LinkError
 	switch {
 	case errors.As(err, &p):
-		return p.Err.Error()
+		return strings.Replace(err.Error(), p.Error(), p.Err.Error(), 1)
 	case errors.As(err, &l):
-		return l.Err.Error()
+		return strings.Replace(err.Error(), l.Error(), l.Err.Error(), 1)
 	}
 	return err.Error()
 }

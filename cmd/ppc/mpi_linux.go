@@ -28,17 +28,21 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	case err != nil:
 		return failed(err)
 	}
+	go endWithParent()
 	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
 	var f *failure
 	var saved *runtime.Preempted
 	if err == nil || errors.As(err, &f) && errors.As(f.reason, &saved) { // on all ranks
+		if err != nil && rank == 0 {
+			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
+		}
 		if err := world.Finish(); err != nil {
 			return failed(err)
 		}
-		if err != nil && rank > 0 {
+		if err != nil {
 			return &failure{code: f.code, err: diag.List{}}
 		}
-		return err
+		return nil
 	}
 	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first.
 	if rank > 0 {
@@ -53,6 +57,14 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	a.show(ppc.Diagnostics(f), f.code == 2)
 	world.Abort(f.code)
 	return err
+}
+
+// endWithParent ends this process when the one that started it, mpirun or its helper on this host, has ended without ending it.
+func endWithParent() {
+	for parent := os.Getppid(); os.Getppid() == parent; {
+		time.Sleep(100 * time.Millisecond)
+	}
+	os.Exit(3)
 }
 
 func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) error {

@@ -239,14 +239,14 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		o.Transport = one.transport
 		o.Log = func(int) io.Writer { return one.log }
 	}
-	var stepLog *bufio.Writer
+	var stepLog *lineLog
 	if f := c.String("log"); f != "" && tells {
 		w, err := os.Create(f)
 		if err != nil {
 			return cannotWrite(f, err)
 		}
 		defer w.Close()
-		stepLog = bufio.NewWriter(w)
+		stepLog = &lineLog{file: w}
 	}
 	if in != nil {
 		o.Inputs, o.Tokens = in.inputs, in.tokens
@@ -291,11 +291,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		}
 	}
 	r, err := runtime.Run(ctx, p, o)
-	if stepLog != nil {
-		if e := stepLog.Flush(); logErr == nil {
-			logErr = e
-		}
-	}
 	if err != nil {
 		return failed(err)
 	}
@@ -413,6 +408,23 @@ type stepJSON struct {
 	Skipped  bool              `json:"skipped,omitempty"`
 	Scale    number            `json:"loss_scale,omitempty"`
 	Norms    map[string]number `json:"grad_norms,omitempty"` // encoding/json sorts the names
+}
+
+// lineLog is a file that has whole lines at any time: a run may be killed, or the disk be full.
+type lineLog struct {
+	file *os.File
+	size int64
+}
+
+// Write writes a line.
+func (l *lineLog) Write(line []byte) (int, error) {
+	n, err := l.file.Write(line)
+	if err != nil && n > 0 {
+		l.file.Truncate(l.size)
+	} else if err == nil {
+		l.size += int64(n)
+	}
+	return n, err
 }
 
 func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
