@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"os"
 	"strings"
 	"syscall"
@@ -149,5 +151,29 @@ func TestFaultsAtStart(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Ranks under mpirun that do not have one program and one version are told apart.
+func TestDiffers(t *testing.T) {
+	says := func(hash byte, version string) (v []float64) {
+		for _, b := range append(bytes.Repeat([]byte{hash}, sha256.Size), version...) {
+			v = append(v, float64(b))
+		}
+		return v
+	}
+	for _, c := range []struct {
+		all  [][]float64
+		want string
+	}{
+		{[][]float64{says(1, "1.0"), says(1, "1.0")}, ""},
+		{[][]float64{says(1, "1.0"), says(2, "1.0")}, "rank 1 has another program than rank 0"},
+		{[][]float64{says(1, "1.0"), says(1, "1.1")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, "1.0"), says(1, "1.0.1")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, "1.0.1"), says(1, "1.0")}, "rank 1 has another version of ppc than rank 0"},
+	} {
+		if err := differs(c.all, 0); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -175,11 +176,17 @@ func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
 	if err != nil {
 		return failed(err)
 	}
+	return differs(all, rank)
+}
+
+// differs compares what the ranks say, a hash and a version, with what this one says.
+func differs(all [][]float64, rank int) error {
+	values := all[rank]
 	for k, v := range all {
 		for i := range max(len(v), len(values)) {
 			if i >= len(v) || i >= len(values) || v[i] != values[i] {
 				what := "another program"
-				if i >= len(hash) {
+				if i >= sha256.Size {
 					what = "another version of ppc"
 				}
 				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).
