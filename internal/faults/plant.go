@@ -82,9 +82,9 @@ func (r *Run) scribble(pid int) error {
 	const page = 4096
 	half := (to - from) / 2
 	garbage := []byte(strings.Repeat("\xff", int(half-page)))
-	for until := time.Now().Add(2 * time.Second); time.Now().Before(until) && r.running(); {
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until) && r.Running(); {
 		for _, ring := range []int64{from, from + half} {
-			if _, err := memory.WriteAt(garbage, ring+page); err != nil && r.running() {
+			if _, err := memory.WriteAt(garbage, ring+page); err != nil && r.Running() {
 				return nil // it has ended meanwhile
 			}
 		}
@@ -92,8 +92,8 @@ func (r *Run) scribble(pid int) error {
 	return nil
 }
 
-// running tells whether the command has not ended.
-func (r *Run) running() bool { return syscall.Kill(r.cmd.Process.Pid, 0) == nil }
+// Running tells whether the command has not ended.
+func (r *Run) Running() bool { return syscall.Kill(r.cmd.Process.Pid, 0) == nil }
 
 // LimitFiles keeps a process from making files longer than that.
 func LimitFiles(pid, bytes int) error {
