@@ -316,7 +316,7 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n, degree := r.plan.NumStages*r.plan.Degree, r.plan.Degree
-	if r.opt.Log == nil && prints(r.plan) {
+	if r.opt.Log == nil && Prints(r.plan) {
 		return errors.New("the plan prints tensors and the options have no Log to write them to")
 	}
 	r.join = r.opt.Transport

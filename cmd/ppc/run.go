@@ -235,6 +235,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	logs := &workerLogs{dir: c.String("log-dir")}
 	defer logs.close()
 	o.Log = logs.writer
+	if one == nil && runtime.Prints(p) {
+		if err := logs.prepare(); err != nil {
+			return cannotWrite(logs.dir, err)
+		}
+	}
 	if one != nil {
 		o.Transport = one.transport
 		o.Log = func(int) io.Writer { return one.log }
@@ -473,6 +478,14 @@ type workerLog struct {
 	file *os.File
 	buf  *bufio.Writer
 	err  error
+}
+
+// prepare finds out whether files can be made.
+func (l *workerLogs) prepare() error {
+	if err := os.MkdirAll(l.dir, 0o777); err != nil {
+		return err
+	}
+	return writable(filepath.Join(l.dir, "worker_0.log"))
 }
 
 func (l *workerLogs) writer(rank int) io.Writer {
