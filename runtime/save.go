@@ -24,6 +24,12 @@ type Checkpoint struct {
 	Keep  int // checkpoints that stay in Dir, the last ones; 0: all
 	// Resume is a folder of checkpoints, whose highest complete one the run goes on from, or one of them; "" for none.
 	Resume string
+	// Preempt, when it is closed, ends a training with Dir early: it saves behind a step, the same on all ranks, and Run gives
+	// *Preempted. It is enough to close that of one rank; nil on one rank must be nil on all. Behind the training it ends the
+	// run like a context.
+	Preempt <-chan struct{}
+	// Held says that another process of this run has locked Dir, and cleans it: see checkpoint.Store.
+	Held bool
 }
 
 // due reports whether there is a checkpoint after that many steps of a training.
@@ -69,10 +75,24 @@ func (r *runner) openCheckpoint() error {
 	if err := c.store().Prepare(); err != nil {
 		return err
 	}
+	if !c.Held {
+		var err error
+		if r.lock, err = c.store().Lock(r.opt.Notice); err != nil {
+			return err
+		}
+	}
 	if err := r.mayAdd(c); err != nil {
 		return err
 	}
-	return c.store().Clean()
+	return r.cleanCheckpoints()
+}
+
+// cleanCheckpoints removes what is half-written, if that is for this process to do.
+func (r *runner) cleanCheckpoints() error {
+	if r.opt.Checkpoint.Dir == "" || r.opt.Checkpoint.Held {
+		return nil
+	}
+	return r.opt.Checkpoint.store().Clean()
 }
 
 // mayAdd refuses a folder with checkpoints of another run: which one is the last would not be clear.
