@@ -70,10 +70,8 @@ func TestFrozenStages(t *testing.T) {
 			if err != nil {
 				t.Fatal(Diagnostics(err))
 			}
-			for _, d := range r.Warnings {
-				if d.Code != diag.UncutParameters { // the tower is small
-					t.Errorf("%s: %v", c.frozen, d)
-				}
+			if i := slices.IndexFunc(r.Warnings, func(d diag.Diagnostic) bool { return d.Code == diag.NoGradient }); i >= 0 {
+				t.Errorf("%s: %v", c.frozen, r.Warnings[i])
 			}
 			return r.Plan
 		}

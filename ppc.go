@@ -82,8 +82,11 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	}
 	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
 		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
-		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
+		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
 	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if list.HasErrors() || spec == nil {
 		return nil, list
 	}

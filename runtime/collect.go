@@ -50,20 +50,20 @@ func (r *runner) parameters(k *rank) error {
 		for i, sp := range st.Params {
 			from, n := s*r.plan.Degree, sp.Param.Index()
 			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s {
+			if sp.Owner != s || !here && r.plan.Programs[0].Infer {
 				continue
 			}
 			if k.stage == s && k.replica > 0 && k.replica < r.plan.ShardSize && sp.Shard >= plan.ShardValue {
-				if _, err := k.value(i); err != nil {
+				if err := k.value(i, k.dense(sp.Param.Type.Elems())); err != nil {
 					return err
 				}
 			}
-			if k.number != from && (k.number != loss || here) || !here && r.plan.Programs[0].Infer {
+			if k.number != from && (k.number != loss || here) {
 				continue
 			}
 			v := make([]float32, sp.Param.Type.Elems())
 			if k.number == from {
-				if err := k.dev.Param(i, v); err != nil {
+				if err := k.value(i, v); err != nil {
 					return err
 				}
 			}

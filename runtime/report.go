@@ -58,9 +58,9 @@ func (r *runner) reportOf(k *rank) (report, error) {
 	if !r.opt.Digests {
 		return own, nil
 	}
-	for i := range r.plan.Stages[k.stage].Params {
-		v, err := k.value(i)
-		if err != nil {
+	for i, sp := range r.plan.Stages[k.stage].Params {
+		v := k.dense(sp.Param.Type.Elems())
+		if err := k.value(i, v); err != nil {
 			return own, err
 		}
 		own.digests = append(own.digests, digest(v))

@@ -140,6 +140,7 @@ type runner struct {
 	total    int             // training steps, those before a checkpoint included
 	first    int             // the step that this run begins with
 	resumed  *checkpoint.Checkpoint
+	lock     *checkpoint.Lock
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
@@ -179,11 +180,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect(ctx)
 	}
 	if err := r.all(ctx, r.train); err != nil {
-		if opt.Checkpoint.Dir != "" {
-			opt.Checkpoint.store().Clean() // what it cannot remove, the next run does
-		}
+		r.cleanCheckpoints() // what it cannot remove, the next run does
 		return nil, err
 	}
+	ctx, cancel := r.orPreempted(ctx)
+	defer cancel()
 	if !opt.SkipEval {
 		if err := r.evaluate(ctx); err != nil {
 			return nil, err
@@ -192,8 +193,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	return &r.result, r.collect(ctx)
 }
 
-// close gives the devices back.
+// close gives back what the run holds.
 func (r *runner) close() {
+	r.lock.Close()
 	if r.resumed != nil {
 		r.resumed.Close()
 	}
@@ -317,7 +319,7 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n, degree := r.plan.NumStages*r.plan.Degree, r.plan.Degree
-	if r.opt.Log == nil && prints(r.plan) {
+	if r.opt.Log == nil && Prints(r.plan) {
 		return errors.New("the plan prints tensors and the options have no Log to write them to")
 	}
 	r.join = r.opt.Transport
@@ -392,7 +394,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
-		k.scratch = nil
+		k.buffer = nil
 	}
 	return nil
 }
@@ -465,6 +467,7 @@ func (r *runner) train(k *rank) error {
 	}
 	var own []float64 // losses of this rank
 	start := time.Now()
+	seen := watched{since: start, last: r.first}
 	for n := r.first; n < r.total; n++ {
 		if r.dead.Load() {
 			return errStopped
@@ -490,9 +493,17 @@ func (r *runner) train(k *rank) error {
 				return err
 			}
 		}
-		if r.opt.Checkpoint.due(n+1, r.total) {
+		saved := r.opt.Checkpoint.due(n+1, r.total)
+		if saved {
 			if err := r.save(k, n+1); err != nil {
 				return err
+			}
+		}
+		if n+1 < r.total {
+			if leave, err := r.leaves(k, &seen, n+1); err != nil {
+				return err
+			} else if leave {
+				return r.leave(k, n+1, saved)
 			}
 		}
 	}

@@ -24,6 +24,12 @@ type Checkpoint struct {
 	Keep  int // checkpoints that stay in Dir, the last ones; 0: all
 	// Resume is a folder of checkpoints, whose highest complete one the run goes on from, or one of them; "" for none.
 	Resume string
+	// Preempt, when it is closed, ends a training with Dir early: it saves behind a step, the same on all ranks, and Run gives
+	// *Preempted. It is enough to close that of one rank; nil on one rank must be nil on all. Behind the training it ends the
+	// run like a context.
+	Preempt <-chan struct{}
+	// Held says that another process of this run has locked Dir, and cleans it: see checkpoint.Store.
+	Held bool
 }
 
 // due reports whether there is a checkpoint after that many steps of a training.
@@ -69,10 +75,24 @@ func (r *runner) openCheckpoint() error {
 	if err := c.store().Prepare(); err != nil {
 		return err
 	}
+	if !c.Held {
+		var err error
+		if r.lock, err = c.store().Lock(r.opt.Notice); err != nil {
+			return err
+		}
+	}
 	if err := r.mayAdd(c); err != nil {
 		return err
 	}
-	return c.store().Clean()
+	return r.cleanCheckpoints()
+}
+
+// cleanCheckpoints removes what is half-written, if that is for this process to do.
+func (r *runner) cleanCheckpoints() error {
+	if r.opt.Checkpoint.Dir == "" || r.opt.Checkpoint.Held {
+		return nil
+	}
+	return r.opt.Checkpoint.store().Clean()
 }
 
 // mayAdd refuses a folder with checkpoints of another run: which one is the last would not be clear.
@@ -158,6 +178,7 @@ func (r *runner) save(k *rank, step int) error {
 				return err
 			}
 		}
+		k.buffer = nil
 		return nil
 	}
 	tensors := make([]data.Tensor, len(list))
@@ -168,7 +189,7 @@ func (r *runner) save(k *rank, step int) error {
 	file, err := store.Write(step, stageFile(k.stage), tensors, func(i int) ([]byte, error) {
 		return k.elements(list[i])
 	})
-	k.scratch = nil
+	k.buffer = nil
 	if err != nil {
 		return err
 	}
@@ -206,42 +227,35 @@ func shared(sp *plan.StageParam, t saved) bool {
 	return t.state < 0 && sp.Shard >= plan.ShardValue || t.state >= 0 && sp.Shard >= plan.ShardStates
 }
 
-// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. Ranks put together what
-// they share out, one tensor at a time.
+// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. Ranks put together what they
+// share out, one tensor at a time.
 func (k *rank) elements(t saved) ([]byte, error) {
 	st := k.plan.Stages[k.stage]
 	if t.param < 0 {
 		b := &st.Buffers[t.buffer]
 		return k.dev.Buffer(b.Ref, 0)[:b.Type.Bytes()], nil
 	}
-	var v []float32
-	var err error
+	v := k.dense(st.Params[t.param].Param.Type.Elems())
 	if t.state < 0 {
-		v, err = k.value(t.param)
-	} else {
-		v, err = k.stateOf(t)
+		return raw(v), k.value(t.param, v)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return raw(v), nil
+	return raw(v), k.stateOf(t, v)
 }
 
 // dense is memory for the elements of one parameter, row-major, until it is asked for again: beside what it keeps, a rank has no
 // more than one parameter.
 func (k *rank) dense(n int) []float32 {
-	k.scratch = slices.Grow(k.scratch[:0], n)[:n]
-	return k.scratch
+	k.buffer = slices.Grow(k.buffer[:0], n)[:n]
+	return k.buffer
 }
 
-// value is that of a parameter of the stage, row-major, until the next call. All ranks of a group that share it out call it.
-func (k *rank) value(i int) ([]float32, error) {
-	v := k.dense(k.plan.Stages[k.stage].Params[i].Param.Type.Elems())
-	return v, k.during("gathering what is shared out", k.dev.Param(i, v))
+// value copies a parameter of the stage, row-major. All ranks of a group that share it out call it.
+func (k *rank) value(i int, v []float32) error {
+	return k.during("gathering what is shared out", k.dev.Param(i, v))
 }
 
-// stateOf is one of the optimizer's states, row-major, until the next call.
-func (k *rank) stateOf(t saved) ([]float32, error) {
+// stateOf copies one of the optimizer's states, row-major.
+func (k *rank) stateOf(t saved, v []float32) error {
 	sp := &k.plan.Stages[k.stage].Params[t.param]
 	packed := floats(k.dev.Buffer(sp.States[t.state], 0))
 	if shared(sp, t) {
@@ -250,11 +264,10 @@ func (k *rank) stateOf(t saved) ([]float32, error) {
 		lo, hi := k.plan.Part(len(packed), k.replica)
 		copy(packed[lo:hi], part)
 		if err := k.during("gathering what is shared out", k.gatherParts(packed)); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	v := k.dense(sp.Param.Type.Elems())
-	return v, k.dev.Unpack(t.param, v, packed)
+	return k.dev.Unpack(t.param, v, packed)
 }
 
 // index describes the state after that many steps, without the files.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -28,16 +29,24 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	case err != nil:
 		return failed(err)
 	}
+	go endWithParent()
 	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
-	if err == nil {
+	var f *failure
+	var saved *runtime.Preempted
+	if err == nil || errors.As(err, &f) && errors.As(f.reason, &saved) { // on all ranks
+		if err != nil && rank == 0 {
+			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
+		}
 		if err := world.Finish(); err != nil {
 			return failed(err)
+		}
+		if err != nil {
+			return &failure{code: f.code, err: diag.List{}}
 		}
 		return nil
 	}
 	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first, whom
 	// the others give the time to have them ended.
-	var f *failure
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
@@ -52,6 +61,14 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	a.show(ppc.Diagnostics(f), f.code == 2)
 	world.Abort(f.code)
 	return err
+}
+
+// endWithParent ends this process when the one that started it, mpirun or its helper on this host, has ended without ending it.
+func endWithParent() {
+	for parent := os.Getppid(); os.Getppid() == parent; {
+		time.Sleep(100 * time.Millisecond)
+	}
+	os.Exit(3)
 }
 
 func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) error {
@@ -93,7 +110,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	log := bufio.NewWriterSize(f, 1<<16)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log}
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0}
 	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}
@@ -101,6 +118,9 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	err = a.train(ctx, c, p, one)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = failed(cause)
+	}
+	if err != nil {
+		fmt.Fprintln(log, err) // mpirun shows nothing any more when it has been told to end
 	}
 	if e := log.Flush(); err == nil && e != nil {
 		err = cannotWrite(dir, e)
@@ -153,11 +173,17 @@ func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
 	if err != nil {
 		return failed(err)
 	}
+	return differs(all, rank)
+}
+
+// differs compares what the ranks say, a hash and a version, with what this one says.
+func differs(all [][]float64, rank int) error {
+	values := all[rank]
 	for k, v := range all {
 		for i := range max(len(v), len(values)) {
 			if i >= len(v) || i >= len(values) || v[i] != values[i] {
 				what := "another program"
-				if i >= len(hash) {
+				if i >= sha256.Size {
 					what = "another version of ppc"
 				}
 				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).

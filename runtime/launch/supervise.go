@@ -32,6 +32,7 @@ type Options struct {
 	Event    func(text string) // for a log of what happens to the workers
 	Notice   func(text string)
 	Report   <-chan os.Signal // asks for what the ranks do, as a Notice
+	Save     <-chan struct{}  // closed: the ranks are to save and end
 }
 
 // runFailed is the exit code of a worker that has been ended.
@@ -159,10 +160,15 @@ func (s *supervisor) watch(ctx context.Context) error {
 	defer tick.Stop()
 	last := time.Now()
 	var answered <-chan time.Time
+	wish := s.opt.Save
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-wish:
+			wish = nil
+			s.opt.Event("the ranks are to save and end")
+			s.tell(save)
 		case <-s.opt.Report:
 			s.tell(ask)
 			answered = time.After(answer)
