@@ -119,7 +119,7 @@ func TestGenerationEqualsRecomputing(t *testing.T) {
 	p := generator(t, Options{Stages: 2})
 	first := lively(p)
 	list, tokens := drawPrompts(1, 11)
-	r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{prompts(list...)}, Tokens: tokens, Initial: first, Device: device.Options{Poison: true}})
+	r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{prompts(list...)}, Tokens: tokens, Initial: from(first), Device: device.Options{Poison: true}})
 	checkBytes(t, p, r)
 	out, logits := values32(r.Outputs[1][0].Array), r.Outputs[1][1].Array
 	most := slices.Max(tokens)
@@ -146,7 +146,7 @@ func TestGenerationEqualsRecomputing(t *testing.T) {
 				binary.LittleEndian.PutUint32(ids.Data[4*j:], uint32(x))
 			}
 			all := make([]float32, 16*64)
-			runPlan(t, whole, "", runtime.Options{Inputs: []data.Array{ids}, Initial: first}).Outputs[0][0].Array.Float32(all)
+			runPlan(t, whole, "", runtime.Options{Inputs: []data.Array{ids}, Initial: from(first)}).Outputs[0][0].Array.Float32(all)
 			want := all[(len(prefix)-1)*64:][:64]
 			best := 0
 			for j := range want {
@@ -169,8 +169,8 @@ func TestGenerationEqualsRecomputing(t *testing.T) {
 	}
 }
 
-// The law for generation: tokens and logits are the same to the bit for every number of stages and micro-batches, with and
-// without marks, interleaved, for all functions inlined, with buffers poisoned at the end of their life.
+// The law for generation: tokens and logits are the same to the bit for every number of stages, micro-batches and ranks that
+// share their requests, with and without marks, interleaved, for all functions inlined, with buffers poisoned at the end of their life.
 func TestGenerationCuts(t *testing.T) {
 	list, tokens := drawPrompts(2, 21)
 	a := prompts(list...)
@@ -178,18 +178,22 @@ func TestGenerationCuts(t *testing.T) {
 	for _, path := range []string{paths[0], paths[len(paths)-1]} {
 		var want *runtime.Result
 		for _, stages := range []int{1, 2, 4} {
-			for _, micro := range []int{1, 2, 4, 8} {
-				for _, inline := range []string{"auto", "off"} {
-					p := generator(t, Options{Stages: stages, Micro: micro, LazyInline: inline})
-					r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{a}, Tokens: tokens, Initial: lively(p), Device: device.Options{Poison: true, Path: path}})
-					checkBytes(t, p, r)
-					if want == nil {
-						want = r
-					}
-					for k := range want.Outputs[0] {
-						if !bytes.Equal(want.Outputs[0][k].Array.Data, r.Outputs[stages-1][k].Array.Data) {
-							t.Errorf("%d stages, %d micro-batches, inline %s, path %s: result %d differs", stages, micro, inline, path, k)
-						}
+			for _, c := range []struct {
+				micro, degree int
+				inline        string
+			}{
+				{1, 1, "auto"}, {2, 1, "auto"}, {4, 1, "auto"}, {8, 1, "auto"}, {1, 1, "off"}, {2, 1, "off"}, {4, 1, "off"}, {8, 1, "off"},
+				{1, 4, "auto"}, {2, 2, "off"}, {4, 2, "auto"},
+			} {
+				p := generator(t, Options{Stages: stages, Devices: stages * c.degree, Micro: c.micro, LazyInline: c.inline})
+				r := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{a}, Tokens: tokens, Initial: from(lively(p)), Device: device.Options{Poison: true, Path: path}})
+				checkBytes(t, p, r)
+				if want == nil {
+					want = r
+				}
+				for k := range want.Outputs[0] {
+					if !bytes.Equal(want.Outputs[0][k].Array.Data, r.Outputs[stages-1][k].Array.Data) {
+						t.Errorf("%d stages of %d ranks, %d micro-batches, inline %s, path %s: result %d differs", stages, c.degree, c.micro, c.inline, path, k)
 					}
 				}
 			}
@@ -323,15 +327,20 @@ func TestSmallGeneratorCuts(t *testing.T) {
 			{"interleave = true", []int{2, 1, 0}}, {"interleave = true", []int{1, 0, 2}}, {"stages = 3", nil}, {"stages = 2", nil},
 		} {
 			p := smallGeneratorOf(t, c.entries, Options{Micro: micro}, c.stages...)
-			r := runPlan(t, p, "", in)
-			checkBytes(t, p, r)
-			for k, o := range p.Programs[0].Outputs {
-				if !bytes.Equal(whole.Outputs[0][k].Array.Data, r.Outputs[o.Stage][k].Array.Data) {
-					t.Errorf("%d micro-batches, %s %v: result %d differs", micro, c.entries, c.stages, k)
+			for degree := 1; degree <= min(2, 4/micro); degree++ {
+				if degree > 1 {
+					p = smallGeneratorOf(t, c.entries, Options{Micro: micro, Devices: degree * p.NumStages}, c.stages...)
 				}
-			}
-			if r.Rounds != whole.Rounds {
-				t.Errorf("%d micro-batches, %s %v: %d rounds, one stage %d", micro, c.entries, c.stages, r.Rounds, whole.Rounds)
+				r := runPlan(t, p, "", in)
+				checkBytes(t, p, r)
+				for k, o := range p.Programs[0].Outputs {
+					if !bytes.Equal(whole.Outputs[0][k].Array.Data, r.Outputs[o.Stage][k].Array.Data) {
+						t.Errorf("%d micro-batches, %s %v, %d ranks per stage: result %d differs", micro, c.entries, c.stages, degree, k)
+					}
+				}
+				if r.Rounds != whole.Rounds {
+					t.Errorf("%d micro-batches, %s %v, %d ranks per stage: %d rounds, one stage %d", micro, c.entries, c.stages, degree, r.Rounds, whole.Rounds)
+				}
 			}
 		}
 		// The token that is returned is the one that went in: that of the prompt's end, then those that were made.

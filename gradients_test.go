@@ -67,7 +67,7 @@ func steepRun(t *testing.T, entries string, o Options, trap float32) ([]runtime.
 	initial := map[string][]float32{"b.trap": slices.Repeat([]float32{trap}, 4)}
 	var steps []runtime.Step
 	var losses []uint64
-	r := runPlan(t, c.Plan, file, runtime.Options{Initial: initial, Norms: true, OnStep: func(s runtime.Step) {
+	r := runPlan(t, c.Plan, file, runtime.Options{Initial: from(initial), Norms: true, OnStep: func(s runtime.Step) {
 		steps = append(steps, s)
 		losses = append(losses, math.Float64bits(s.Loss))
 	}})
@@ -234,6 +234,26 @@ func TestGradientsSum(t *testing.T) {
 		sum, _ := steepRun(t, "gradients_mean = false", Options{Devices: 2 * degree}, 0)
 		if got := sum[0].Norm / mean[0].Norm; got != float64(degree) {
 			t.Errorf("%d ranks: the first gradient is %v times as large", degree, got)
+		}
+	}
+}
+
+// The norm of the gradients is that of the batch: with `mean` it does not depend on the number of micro-batches, with `sum` it is as
+// many times larger, on one rank per stage and on several.
+func TestNormsAndMicroBatches(t *testing.T) {
+	norm := func(reduction string, micro, devices int) float64 {
+		steps, _ := steepRun(t, "micro_reduction = "+reduction, Options{Micro: micro, Devices: devices}, 0)
+		return steps[0].Norm
+	}
+	want := norm("mean", 1, 2)
+	for _, micro := range []int{1, 2, 4, 8} {
+		for devices := 2; devices*micro <= 16; devices *= 2 {
+			if got := norm("mean", micro, devices); math.Abs(got-want) > 1e-6*want {
+				t.Errorf("mean, %d micro-batches, %d devices: the norm is %v, not %v", micro, devices, got, want)
+			}
+			if got := norm("sum", micro, devices) / float64(micro); math.Abs(got-want) > 1e-6*want {
+				t.Errorf("sum, %d micro-batches, %d devices: the norm is %v times %v", micro, devices, got, micro)
+			}
 		}
 	}
 }

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/ppc-lang/ppc/data"
@@ -79,9 +76,13 @@ func onesArray(rows int) data.Array { return data.NewFloat32("x", []int{rows, 8}
 
 // all reports whether an array holds one value only.
 func all(a *data.Array, want float32) bool {
+	return slices.Equal(values(a), constant(a.Elems(), want))
+}
+
+func values(a *data.Array) []float32 {
 	v := make([]float32, a.Elems())
 	a.Float32(v)
-	return slices.Equal(v, constant(len(v), want))
+	return v
 }
 
 // MindSpore's cases basic, broadcast, single_micro_batch, without_wrapper and single_output of pipelined inference, on
@@ -228,7 +229,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	run := func(o Options, in data.Array, path string, first map[string][]float32) *runtime.Result {
 		o.File = vocabFile
-		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: first, Device: device.Options{Path: path, Poison: true}})
+		return runPlan(t, compileFile(t, o).Plan, "", runtime.Options{Inputs: []data.Array{in}, Initial: from(first), Device: device.Options{Path: path, Poison: true}})
 	}
 	logits := run(Options{}, x, "", nil).Outputs[0][0].Array
 	v := make([]float32, logits.Elems())
@@ -257,7 +258,8 @@ func TestVocabulary(t *testing.T) {
 	}
 }
 
-// Results of different stages, one used twice, chunks that interleave, and cuts of the planner: as the unsplit program.
+// Results of different stages, one used twice, chunks that interleave, cuts of the planner, and rows that several ranks share:
+// as the unsplit program.
 func TestInferenceCuts(t *testing.T) {
 	source := `
 cell Net {
@@ -295,27 +297,33 @@ infer net {
 	want := run("", Options{Unsplit: true}).Outputs[0]
 	marks := "stage_config = { fc[0]: 0, fc[1]: 1, fc[2]: 0, fc[3]: 1, fc[4]: 0, fc[5]: 1 }\n    interleave = true"
 	for _, c := range []struct {
-		settings string
-		stages   int
-	}{{"", 2}, {"", 3}, {"", 6}, {marks, 0}, {"stage_config = { fc[0..3]: 0, fc[3..6]: 1 }", 0}} {
+		settings        string
+		stages, devices int
+	}{
+		{"", 2, 0}, {"", 3, 0}, {"", 6, 0}, {marks, 0, 0}, {"stage_config = { fc[0..3]: 0, fc[3..6]: 1 }", 0, 0},
+		{"", 1, 4}, {"", 2, 4}, {"", 3, 12}, {marks, 0, 8},
+	} {
 		for _, broadcast := range []bool{false, true} {
 			settings := c.settings
 			if broadcast {
 				settings += "\n    output_broadcast = true"
 			}
-			r := run(settings, Options{Stages: c.stages})
+			r := run(settings, Options{Stages: c.stages, Devices: c.devices})
+			if n := max(c.devices, len(r.Outputs)); len(r.Ranks) != n {
+				t.Errorf("%q: %d ranks, want %d", settings, len(r.Ranks), n)
+			}
 			for k := range want {
 				have := 0
 				for rank := range r.Outputs {
 					if a := r.Outputs[rank][k].Array; a != nil {
 						have++
 						if !bytes.Equal(a.Data, want[k].Array.Data) || !slices.Equal(a.Shape, want[k].Array.Shape) {
-							t.Errorf("%q on %d stages: rank %d has another %s", settings, c.stages, rank, want[k].Name)
+							t.Errorf("%q on %d stages, %d devices: stage %d has another %s", settings, c.stages, c.devices, rank, want[k].Name)
 						}
 					}
 				}
 				if due := map[bool]int{false: 1, true: len(r.Outputs)}[broadcast]; have != due {
-					t.Errorf("%q on %d stages: %d ranks have %s", settings, c.stages, have, want[k].Name)
+					t.Errorf("%q on %d stages, %d devices: %d stages have %s", settings, c.stages, c.devices, have, want[k].Name)
 				}
 			}
 		}
@@ -412,186 +420,6 @@ func TestInferenceDiagnostics(t *testing.T) {
 		if list := Diagnostics(err); len(list) == 0 || !strings.Contains(list[0].Message, c.want) {
 			t.Errorf("want %q, got %v", c.want, err)
 		}
-	}
-}
-
-func serve(t testing.TB, p *plan.Plan, queue int) *runtime.Session {
-	t.Helper()
-	s, err := runtime.Serve(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1}, queue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
-// Shared parameters: each stage keeps its copy; a new value is that of the owner until the copies are brought in line.
-// MindSpore's case shared_params: the last stage's copy is zero, the results are right again after a sync.
-func TestSharedParametersOfASession(t *testing.T) {
-	ctx := context.Background()
-	s := serve(t, inferenceOf(t, "micro_batch_num = 2", Options{}), 0)
-	see := func(when string, want float32) {
-		t.Helper()
-		out, err := s.Submit(ctx, []data.Array{onesArray(8)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !all(&out[0], want) {
-			t.Errorf("%s: the first result is not %v", when, want)
-		}
-	}
-	set := func(v float32) {
-		t.Helper()
-		if err := s.SetParameter(ctx, "embedding.weight", constant(64, v)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sync := func() {
-		t.Helper()
-		if err := s.SyncSharedParameters(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const right = 8 * 8 * 8 * 8 * 8
-	see("at the start", right)
-	set(0)
-	sync()
-	see("both copies zero", 0)
-	set(1)
-	see("the last stage's copy still zero", 0)
-	sync()
-	see("after the sync", right)
-	set(2)
-	see("the owner's copy doubled", 2*right)
-	sync()
-	see("both doubled", 4*right)
-	if err := s.SetParameter(ctx, "embedding.wieght", constant(64, 1)); err == nil {
-		t.Error("an unknown parameter is set")
-	}
-	if err := s.SetParameter(ctx, "embedding.weight", constant(63, 1)); err == nil {
-		t.Error("a parameter of another size is set")
-	}
-}
-
-// Many callers at once: each gets the result of its own request.
-func TestSessionRequests(t *testing.T) {
-	for _, queue := range []int{1, 8} {
-		s := serve(t, inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), queue)
-		var wg sync.WaitGroup
-		for caller := range 12 {
-			wg.Go(func() {
-				for i := range 40 {
-					v := float32(1 + (caller*7+i)%5)
-					out, err := s.Submit(context.Background(), []data.Array{data.NewFloat32("x", []int{8, 8}, constant(64, v))})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if !all(&out[0], v*8*8*8*8*8) || !all(&out[1], v*2*8*8*8*8) || out[0].Name != "first" {
-						t.Errorf("caller %d, request %d: the result of another request", caller, i)
-					}
-				}
-			})
-		}
-		wg.Wait()
-	}
-}
-
-// A session refuses what does not fit, gives up when its caller does, and ends with its context.
-func TestSessionEnds(t *testing.T) {
-	p := inferenceOf(t, "micro_batch_num = 4", Options{})
-	s := serve(t, p, 2)
-	if _, err := s.Submit(context.Background(), []data.Array{onesArray(4)}); err == nil {
-		t.Error("half a batch is taken")
-	}
-	if _, err := s.Submit(context.Background(), nil); err == nil {
-		t.Error("a request without inputs is taken")
-	}
-	// Callers that give up leave the queue usable, whenever they do.
-	var wg sync.WaitGroup
-	for i := range 200 {
-		ctx, cancel := context.WithCancel(context.Background())
-		wg.Go(func() {
-			out, err := s.Submit(ctx, []data.Array{onesArray(8)})
-			if err == nil && !all(&out[1], 2*8*8*8*8) || err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("%v, %v", out, err)
-			}
-		})
-		if i%2 == 0 {
-			cancel()
-		} else {
-			defer cancel()
-		}
-	}
-	wg.Wait()
-	for range 5 {
-		if out, err := s.Submit(context.Background(), []data.Array{onesArray(8)}); err != nil || !all(&out[0], 8*8*8*8*8) {
-			t.Errorf("%v, %v", out, err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Submit(context.Background(), []data.Array{onesArray(8)}); !errors.Is(err, runtime.ErrClosed) {
-		t.Errorf("a closed session answers %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s, err := runtime.Serve(ctx, p, runtime.Options{Open: cpu.Open, Seed: 1}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := s.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := s.Submit(context.Background(), []data.Array{onesArray(8)}); err == nil {
-		t.Error("a cancelled session answers")
-	}
-	if _, err := runtime.Serve(context.Background(), compileFile(t, Options{File: gptFile, Stages: 1}).Plan, runtime.Options{Open: cpu.Open}, 0); err == nil {
-		t.Error("a train block is served")
-	}
-}
-
-// A request allocates its result: the list, and shape and elements of each array.
-func TestSessionAllocations(t *testing.T) {
-	s := serve(t, compileFile(t, Options{File: vocabFile}).Plan, 0)
-	in := []data.Array{tokens(8)}
-	submit := func() {
-		if _, err := s.Submit(context.Background(), in); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 100 {
-		submit()
-	}
-	if n := testing.AllocsPerRun(500, submit); n > 3 {
-		t.Errorf("a request allocates %v times, its result takes 3", n)
-	}
-}
-
-// The first values are those of the seed on every stage, also of a parameter that two of them read.
-func TestSessionFirstValues(t *testing.T) {
-	source := strings.Replace(strings.Replace(fourStages, "SETTINGS", "", 1), "= ones()", "= normal(0.5)", 1)
-	submit := func(o Options) []data.Array {
-		o.File, o.Source = "four.pp", []byte(source)
-		out, err := serve(t, compileFile(t, o).Plan, 0).Submit(context.Background(), []data.Array{onesArray(8)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	a, b := submit(Options{}), submit(Options{Unsplit: true})
-	if !bytes.Equal(a[0].Data, b[0].Data) || !bytes.Equal(a[1].Data, b[1].Data) {
-		t.Error("four stages and one differ")
-	}
-	v := make([]float32, 64)
-	a[0].Float32(v)
-	if math.Abs(float64(v[0])) == 0 || v[0] == v[1] {
-		t.Error("the results do not depend on the weights")
 	}
 }
 

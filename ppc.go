@@ -118,26 +118,23 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	if o.LazyInline != "" {
 		spec.LazyInline = o.LazyInline
 	}
-	if ranks := max(opt.Devices, opt.Stages); ranks > opt.Stages && spec.Kind == "infer" {
-		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "infer blocks run on one rank per stage").
-			WithRepair("-devices %d, or a program per group of devices", opt.Stages)}
-	} else if costs != nil && ranks > opt.Stages {
+	if costs != nil && opt.Devices > opt.Stages {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` run one rank per stage", o.Target).
-			WithRepair("-target none compiles without kernels")}
+			WithRepair(ascend.WithoutKernels)}
 	}
 	if costs != nil && (spec.Clip != plan.Clip{} || spec.LossScale != nil) {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the target `%s` has no kernels yet that clip or scale gradients", o.Target).
-			WithRepair("-target none compiles without kernels")}
+			WithRepair(ascend.WithoutKernels)}
 	}
 	if costs != nil && spec.Kind == "infer" {
 		return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(spec.Pos), "the host programs for the target `%s` do not run infer blocks yet", o.Target).
-			WithRepair("-target none compiles without kernels")}
+			WithRepair(ascend.WithoutKernels)}
 	}
 	if costs != nil {
 		for _, s := range append([]*plan.Spec{spec}, spec.Evals...) {
 			for _, b := range s.Buffers {
 				return nil, diag.List{diag.Errorf(diag.NotSupported, diag.At(b.Pos), "the host programs for the target `%s` do not keep buffers yet; the cells have `%s`", o.Target, b.Name).
-					WithRepair("-target none compiles without kernels")}
+					WithRepair(ascend.WithoutKernels)}
 			}
 		}
 	}
@@ -146,7 +143,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p)...)}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p, o.WLag)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

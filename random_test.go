@@ -72,6 +72,15 @@ func outcomeOf(r *runtime.Result) outcome {
 	return out
 }
 
+// from gives first values of parameters; those that are not there have their initialisers.
+func from(first map[string][]float32) func(string, []float32) (bool, error) {
+	return func(name string, dst []float32) (bool, error) {
+		v, ok := first[name]
+		copy(dst, v)
+		return ok, nil
+	}
+}
+
 // runPlan runs a plan on the cpu device.
 func runPlan(t testing.TB, p *plan.Plan, path string, o runtime.Options) *runtime.Result {
 	t.Helper()
@@ -172,6 +181,15 @@ func TestRandomInferenceEqual(t *testing.T) {
 		}
 		if d, err := ref.Compare(context.Background(), build(o)); d != nil || err != nil {
 			r.Fatalf("%d stages, %s, %d micro-batches: %+v, %v\n%s", cut.Stages, o.Schedule, micro, d, err, o.Source)
+		}
+		// Rows that several ranks share, unless the model mixes them.
+		degree := 1 << rapid.IntRange(0, 3-bits(micro)).Draw(r, "degree")
+		o.Devices, o.File, o.Micro = cut.Stages*degree, "random.pp", micro
+		if _, err := Compile(context.Background(), o); err != nil && Diagnostics(err)[0].Code == diag.MixesRows {
+			return
+		}
+		if d, err := ref.Compare(context.Background(), build(o)); d != nil || err != nil {
+			r.Fatalf("%d stages of %d ranks, %d micro-batches: %+v, %v\n%s", cut.Stages, degree, micro, d, err, o.Source)
 		}
 	})
 }

@@ -1,20 +1,27 @@
 package ppc
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
+	"github.com/ppc-lang/ppc/runtime/device/cpu"
+	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // near reports the first loss or parameter that is further than a relative distance from another outcome.
@@ -39,7 +46,7 @@ func (o outcome) near(p outcome, within float64) error {
 }
 
 // The tutorial on several ranks per stage: within 1e-6 of the unsplit program at the same batch, and bit-equal among all cuts
-// and schedules of one degree.
+// and schedules of one degree; so also with gradients, or values too, in parts.
 func TestDegreesOfTutorial(t *testing.T) {
 	read := func(file string, batch int) []byte {
 		src, err := os.ReadFile(file)
@@ -51,9 +58,9 @@ func TestDegreesOfTutorial(t *testing.T) {
 		return []byte(strings.ReplaceAll(text, "batch(32)", fmt.Sprintf("batch(%d)", batch)))
 	}
 	var weights map[string][]float32
-	run := func(o Options, batch int) outcome {
+	run := func(o Options, batch, level int) outcome {
 		t.Helper()
-		o.Source = read(o.File, batch)
+		o.Source = bytes.Replace(read(o.File, batch), []byte("    micro_batch_num"), fmt.Appendf(nil, "    optimizer_shard = { level: %d, threshold: 0 }\n    micro_batch_num", level), 1)
 		c, err := Compile(context.Background(), o)
 		if err != nil {
 			t.Fatal(Diagnostics(err))
@@ -61,29 +68,35 @@ func TestDegreesOfTutorial(t *testing.T) {
 		if weights == nil {
 			weights = referenceWeights(c.Plan, 1/math.Sqrt(512)) // the same for all: drawing them takes longer than a run
 		}
-		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: weights, Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
+		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: from(weights), Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
 	}
 	for _, c := range []struct{ degree, batch int }{{2, 32}, {4, 32}, {3, 48}} {
-		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch)
-		var first *outcome
-		for _, file := range []string{"mnist.pp", "mnist_interleaved.pp", "mnist_auto.pp"} {
-			for _, name := range schedule.Names {
-				stages := 2
-				if file == "mnist_auto.pp" {
-					stages = 1
-				}
-				o := Options{File: "examples/mnist/" + file, Devices: stages * c.degree, Schedule: name}
-				if stages == 1 {
-					o.Stages = 1
-				}
-				got := run(o, c.batch)
-				if err := want.near(got, 1e-6); err != nil {
-					t.Errorf("%s, %s, %d ranks per stage: %v", file, name, c.degree, err)
-				}
-				if first == nil {
-					first = &got
-				} else if !first.equal(got) {
-					t.Errorf("%s, %s, %d ranks per stage: other bits than another cut", file, name, c.degree)
+		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch, 0)
+		first := map[bool]outcome{} // by whether gradients are in parts
+		for level := range 4 {
+			for _, file := range []string{"mnist.pp", "mnist_interleaved.pp", "mnist_auto.pp"} {
+				for _, name := range schedule.Names {
+					if level > 0 && (file == "mnist_auto.pp") != (name == "gpipe") {
+						continue // one of each
+					}
+					stages := 2
+					if file == "mnist_auto.pp" {
+						stages = 1
+					}
+					o := Options{File: "examples/mnist/" + file, Devices: stages * c.degree, Schedule: name}
+					if stages == 1 {
+						o.Stages = 1
+					}
+					got := run(o, c.batch, level)
+					if err := want.near(got, 1e-6); err != nil {
+						t.Errorf("%s, %s, %d ranks per stage, level %d: %v", file, name, c.degree, level, err)
+					}
+					parts := level >= plan.ShardGradients
+					if other, ok := first[parts]; !ok {
+						first[parts] = got
+					} else if !other.equal(got) {
+						t.Errorf("%s, %s, %d ranks per stage, level %d: other bits than another cut", file, name, c.degree, level)
+					}
 				}
 			}
 		}
@@ -111,9 +124,13 @@ func TestRandomModelsOnDegrees(t *testing.T) {
 			return train(t, c.Plan, runtime.Options{DataPath: file, Epochs: 1, Device: device.Options{Poison: true}}), true
 		}
 		want, _ := run(Options{Source: []byte(m.Unmarked()), Unsplit: true})
-		one, ok1 := run(Options{Source: []byte(m.Unmarked()), Stages: 1, Devices: degree})
+		level, size := rapid.IntRange(0, 3).Draw(r, "level"), 1<<rapid.IntRange(0, bits(degree)).Draw(r, "size")
+		shared := func(src string) []byte {
+			return []byte(strings.Replace(src, "    micro_batch_num", fmt.Sprintf("    optimizer_shard = { level: %d, threshold: 0, size: %d }\n    micro_batch_num", level, size), 1))
+		}
+		one, ok1 := run(Options{Source: shared(m.Unmarked()), Stages: 1, Devices: degree})
 		got, ok2 := run(Options{
-			Source: []byte(m.With(cut)), Devices: cut.Stages * degree, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
+			Source: shared(m.With(cut)), Devices: cut.Stages * degree, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
 			LazyInline: rapid.SampledFrom([]string{"auto", "marked", "off"}).Draw(r, "lazyinline"),
 		})
 		if ok1 != ok2 {
@@ -133,3 +150,185 @@ func TestRandomModelsOnDegrees(t *testing.T) {
 
 // bits is the exponent of a power of two.
 func bits(n int) int { return int(math.Log2(float64(n))) }
+
+// Stages with an unusual set of parameters, an embedding alone and a norm alone, and one without any: states are shared out on
+// each of them, or there are none.
+func TestUnusualStagesOnRanks(t *testing.T) {
+	const src = `
+cell Net {
+    wte  = Embedding(32, 8) @stage(0)
+    norm = LayerNorm(8) @stage(1)
+    act  = GELU() @stage(2)
+    head = Dense(8, 32) @stage(3)
+    construct(ids) { return head(act(norm(wte(ids)))) }
+}
+train unusual {
+    network = Net()
+    loss = CrossEntropyLoss()
+    optimizer = AdamW(lr = 0.01)
+    micro_batch_num = 2
+    clip_norm = 0.05
+    input ids: i32[16]
+    input label: i32[16]
+    dataset = npz("data.npz", columns = ["ids", "label"]) | batch(16)
+    ENTRY
+}
+`
+	file := rowsFor(t, compileFile(t, Options{File: "unusual.pp", Source: []byte(strings.Replace(src, "ENTRY", "", 1))}).Plan)
+	run := func(text string, o Options) outcome {
+		o.File, o.Source = "unusual.pp", []byte(text)
+		return train(t, compileFile(t, o).Plan, runtime.Options{DataPath: file, Epochs: 3, Device: device.Options{Poison: true}})
+	}
+	for _, degree := range []int{2, 4} {
+		for _, shard := range shards(degree) {
+			text := strings.Replace(src, "ENTRY", shard, 1)
+			want, one := run(text, Options{Unsplit: true}), run(onOneStage(text), Options{Stages: 1, Devices: degree})
+			if err := want.near(one, 1e-5); err != nil {
+				t.Errorf("%d ranks, %s: %v", degree, shard, err)
+			}
+			for _, name := range schedule.Names {
+				if got := run(text, Options{Devices: 4 * degree, Schedule: name}); !one.equal(got) {
+					t.Errorf("%s, %d ranks, %s: other bits than one stage", name, degree, shard)
+				}
+			}
+		}
+	}
+}
+
+// oneRank is a transport of which this process has one rank.
+type oneRank struct {
+	transport.Transport
+	rank int
+}
+
+func (p oneRank) Holds(rank int) bool { return rank == p.rank }
+
+// Who has one rank asks for the first values of that rank's parameters, once each and for nothing else, and keeps no others at the
+// end; together they give what one process gives.
+func TestRanksHaveTheirOwnParameters(t *testing.T) {
+	src := strings.NewReplacer("OPTIMIZER", "SGD(lr = 0.1)", "ENTRIES", "").Replace(tower)
+	p := compileFile(t, Options{File: "tower.pp", Source: []byte(src), Devices: 8}).Plan
+	file := ranksData(t, 64)
+	want := train(t, p, runtime.Options{DataPath: file})
+	n := p.NumStages * p.Degree
+	all := transport.NewInProcess(n)
+	asked, results, errs := make([][]string, n), make([]*runtime.Result, n), make([]error, n)
+	losses := make([][]uint64, n)
+	var ranks sync.WaitGroup
+	for i := range n {
+		ranks.Go(func() {
+			results[i], errs[i] = runtime.Run(context.Background(), p, runtime.Options{
+				Open: cpu.Open, Seed: 1, DataPath: file, Transport: oneRank{all, i},
+				OnStep: func(s runtime.Step) { losses[i] = append(losses[i], math.Float64bits(s.Loss)) },
+				Initial: func(name string, values []float32) (bool, error) {
+					asked[i] = append(asked[i], name)
+					return false, nil
+				},
+			})
+		})
+	}
+	ranks.Wait()
+	for i := range n {
+		if errs[i] != nil {
+			t.Fatalf("rank %d: %v", i, errs[i])
+		}
+		var own []string
+		for _, sp := range p.Stages[i/p.Degree].Params {
+			own = append(own, sp.Param.Name)
+		}
+		if !slices.Equal(asked[i], own) {
+			t.Errorf("rank %d asks for %v, it has %v", i, asked[i], own)
+		}
+		if told := i == runtime.LossRank(p); told != (losses[i] != nil) || told && !slices.Equal(losses[i], want.Losses) {
+			t.Errorf("rank %d tells of the losses %v", i, losses[i])
+		}
+		for _, x := range results[i].Params {
+			if x.Values != nil && i != runtime.LossRank(p) {
+				t.Errorf("rank %d has %s", i, x.Name)
+			}
+		}
+	}
+}
+
+// Buffers and results of an infer block on several ranks per stage: the bits of one rank, or a refusal with place and repair.
+func TestInferenceOfRows(t *testing.T) {
+	const source = `
+cell Net {
+    fc = Dense(4, 4)
+    buffer kept: BUFFER = constant(0.5)
+    construct(token) {
+        wide = reshape(token, [4, 1])
+        x = fc(cast(concat([wide, wide, wide, wide], axis = 1), f32))
+        kept = VALUE
+        next = argmax(x + sum(x, axes = [1], keepdims = true) + USE)
+        return next, RESULT
+    }
+}
+infer rows {
+    network = Net()
+    input token : i32[8]
+    FEEDBACK
+    micro_batch_num = 2
+}`
+	const perRow = "kept * 0.5 + sum(x, axes = [1], keepdims = true)"
+	for _, c := range []struct {
+		buffer, value, use, result string
+		feedback                   bool
+		devices                    int
+		want                       diag.Code
+	}{
+		{"f32[1]", "kept + 1", "kept", "x", false, 2, ""},
+		{"f32[1]", "kept + 1", "kept", "x", true, 4, ""},
+		{"f32[4, 1]", perRow, "kept", "x", true, 4, ""}, // a rank keeps the entries of its rows
+		{"f32[4, 1]", perRow, "kept", "kept", true, 2, ""},
+		{"f32[4, 1]", perRow, "kept", "x", false, 4, diag.MixesRows}, // one for all micro-batches
+		{"f32[4, 1]", perRow, "sum(kept)", "x", true, 4, diag.MixesRows},
+		{"f32[4, 1]", "ones([4, 1])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[4]", "kept + sum(x, axes = [0])", "0.5", "x", true, 4, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x, transpose_a = true)", true, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "matmul(x, x)", false, 2, diag.MixesRows},
+		{"f32[1]", "kept + 1", "kept", "x", false, 3, diag.BadDevices},
+	} {
+		entry := ""
+		if c.feedback {
+			entry = "feedback = { token: next }"
+		}
+		text := []byte(strings.NewReplacer("BUFFER", c.buffer, "VALUE", c.value, "USE", c.use, "RESULT", c.result, "FEEDBACK", entry).Replace(source))
+		run := func(o Options) (*runtime.Result, diag.Code) {
+			o.File, o.Source, o.Verify = "rows.pp", text, true
+			r, err := Compile(context.Background(), o)
+			if err != nil {
+				list := Diagnostics(err)
+				if list[0].Range.Pos.Line == 0 || list[0].Repair == "" {
+					t.Errorf("%+v: no place, or no repair: %v", c, list)
+				}
+				return nil, list[0].Code
+			}
+			in := data.Array{Name: "token", DType: data.I32, Shape: []int{8}, Data: make([]byte, 32)}
+			ro := runtime.Options{Inputs: []data.Array{in}, Device: device.Options{Poison: true}}
+			for i := range 8 {
+				in.Data[4*i] = byte(i % 4)
+			}
+			if c.feedback {
+				ro.Inputs[0].Shape, ro.Tokens = []int{8, 1}, []int{3}
+			}
+			return runPlan(t, r.Plan, "", ro), ""
+		}
+		one, code := run(Options{Stages: 1})
+		if code != "" {
+			t.Fatalf("%+v on one rank: %s", c, code)
+		}
+		several, code := run(Options{Stages: 1, Devices: c.devices})
+		if code != c.want {
+			t.Errorf("%+v: got %q", c, code)
+		}
+		if code != "" || c.want != "" {
+			continue
+		}
+		for k := range one.Outputs[0] {
+			if !bytes.Equal(one.Outputs[0][k].Array.Data, several.Outputs[0][k].Array.Data) {
+				t.Errorf("%+v: other bits of result %d", c, k)
+			}
+		}
+	}
+}

@@ -102,7 +102,7 @@ func (want *reference) compare(t *testing.T, p *plan.Plan, data, path string, fi
 	t.Helper()
 	var steps []runtime.Step
 	r := runPlan(t, p, data, runtime.Options{
-		Steps: len(want.Loss), Reduction: "mean", Initial: first, Norms: true, Device: device.Options{Path: path}, SkipEval: true,
+		Steps: len(want.Loss), Reduction: "mean", Initial: from(first), Norms: true, Device: device.Options{Path: path}, SkipEval: true,
 		OnStep: func(s runtime.Step) { steps = append(steps, s) },
 	})
 	for i, s := range steps {
@@ -150,7 +150,7 @@ func TestTutorialEqual(t *testing.T) {
 			if weights == nil {
 				weights = referenceWeights(p, 1/math.Sqrt(512)) // the same for all: drawing them takes longer than a run
 			}
-			return train(t, p, runtime.Options{DataPath: mnistData, Steps: 6, SkipEval: true, Initial: weights, Device: device.Options{Poison: true}})
+			return train(t, p, runtime.Options{DataPath: mnistData, Steps: 6, SkipEval: true, Initial: from(weights), Device: device.Options{Poison: true}})
 		}
 		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true})
 		for _, schedule := range []string{"gpipe", "1f1b"} {

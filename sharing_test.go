@@ -42,7 +42,7 @@ func TestTiedHeadInference(t *testing.T) {
 	run := func(o Options, first map[string][]float32) []byte {
 		o.File, o.Source = "t.pp", src
 		p := compileFile(t, o).Plan
-		out := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{ids}, Initial: first, Device: device.Options{Poison: true}}).Outputs
+		out := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{ids}, Initial: from(first), Device: device.Options{Poison: true}}).Outputs
 		return out[p.NumStages-1][0].Array.Data
 	}
 	unsplit := compileFile(t, Options{File: "t.pp", Source: src, Stages: 1}).Plan
@@ -73,7 +73,7 @@ func TestTiedHeadFromOtherValues(t *testing.T) {
 		p := compileFile(t, Options{File: "t.pp", Source: src, Stages: stages}).Plan
 		unsplit := compileFile(t, Options{File: "t.pp", Source: src, Stages: 1}).Plan
 		r, err := verify.NewReference(context.Background(), unsplit, runtime.Options{
-			Seed: 1, DataPath: rowsFor(t, p), Initial: referenceWeights(unsplit, 0.5), Device: device.Options{Poison: true},
+			Seed: 1, DataPath: rowsFor(t, p), Initial: from(referenceWeights(unsplit, 0.5)), Device: device.Options{Poison: true},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -110,3 +110,64 @@ func TestFewMicroBatchesForManyChunks(t *testing.T) {
 		compareSizes(t, c[0], c[1], c[2])
 	}
 }
+
+// What the backward pass needs is kept from the forward pass to its last use and no longer: with 1f1b stage s of S holds that of
+// S - s micro-batches at most, with gpipe that of all, with one more for every weight pass that may wait.
+func TestActivationsInFlight(t *testing.T) {
+	for stages := 1; stages <= 6; stages++ {
+		for _, micros := range []int{1, 2, stages, 2*stages + 1} {
+			for _, lag := range []int{0, 2} {
+				for _, name := range schedule.Names {
+					o := chunked(stages, 1, micros)
+					o.Schedule, o.WLag = name, &lag
+					p := compileFile(t, o).Plan
+					for s, st := range p.Stages {
+						most := map[plan.Lifetime]int{}
+						for _, a := range st.Areas {
+							if a.Program == 0 {
+								most[a.Lifetime] = max(most[a.Lifetime], a.Slots)
+							}
+						}
+						input, weight := min(micros, stages-s), min(micros, stages-s+lag)
+						if name == "gpipe" {
+							input, weight = micros, micros
+						}
+						if most[plan.SavedForI] != input || most[plan.SavedForW] > weight {
+							t.Errorf("%s, %d stages, %d micro-batches, lag %d: stage %d keeps %v, want %d and at most %d", name, stages, micros, lag, s, most, input, weight)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// A list that no turn of its loop has filled is empty, and a network of nothing is what goes through it.
+func TestEmptyListsOfCells(t *testing.T) {
+	const src = `
+cell Net(n: int) {
+    for i in 0..n {
+        for j in 0..2 { blocks[2 * i + j] = Dense(4, 4) }
+    }
+    rest = Sequential([])
+    head = Dense(4, 4)
+    construct(x) {
+        for b in blocks { x = b(x) }
+        return head(rest(x))
+    }
+}
+train t {
+    network = Net(COUNT)
+    loss = MSELoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input y: f32[8, 4]
+}
+`
+	for n, want := range []int{2, 6} {
+		p := compileFile(t, Options{File: "t.pp", Source: []byte(strings.Replace(src, "COUNT", fmt.Sprint(n), 1))}).Plan
+		if got := len(p.Module.Params); got != want {
+			t.Errorf("%d turns: %d parameters, want %d", n, got, want)
+		}
+	}
+}

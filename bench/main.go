@@ -8,6 +8,7 @@
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
 //	go run ./bench inference              requests per second and latency of a session on one and four stages
 //	go run ./bench faults [-n N]          random faults of runs as processes: each must end, say why, leave nothing and go on
+//	go run ./bench startup                memory of each rank of a wide model as a process, from the start on
 //	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
 package main
 
@@ -21,7 +22,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|faults|accuracy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|startup|faults|accuracy [flags]")
 		os.Exit(2)
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -45,6 +46,8 @@ func main() {
 		err = inference(*runs)
 	case "faults":
 		err = randomFaults(*n)
+	case "startup":
+		err = startup()
 	case "accuracy":
 		err = accuracy(*data)
 	default:

@@ -40,12 +40,22 @@ func ReadNPY(path string) (Array, error) {
 
 // readNPY reads an array from r, which can deliver at most limit bytes.
 func readNPY(r io.Reader, limit int64) (Array, error) {
+	a, bytes, err := readNPYHeader(r, limit)
+	if err != nil {
+		return Array{}, err
+	}
+	a.Data, err = readExactly(r, bytes)
+	return a, err
+}
+
+// readNPYHeader reads what stands before the elements of an array, and tells how many bytes these are.
+func readNPYHeader(r io.Reader, limit int64) (a Array, bytes int64, err error) {
 	var start [8]byte
 	if _, err := io.ReadFull(r, start[:]); err != nil {
-		return Array{}, fmt.Errorf("no npy header: %w", err)
+		return Array{}, 0, fmt.Errorf("no npy header: %w", err)
 	}
 	if string(start[:6]) != npyMagic {
-		return Array{}, fmt.Errorf("begins with %q, want %q", start[:6], npyMagic)
+		return Array{}, 0, fmt.Errorf("begins with %q, want %q", start[:6], npyMagic)
 	}
 	lengthBytes := 4
 	switch start[6] {
@@ -53,33 +63,31 @@ func readNPY(r io.Reader, limit int64) (Array, error) {
 		lengthBytes = 2
 	case 2, 3:
 	default:
-		return Array{}, fmt.Errorf("has npy version %d.%d, want 1 to 3", start[6], start[7])
+		return Array{}, 0, fmt.Errorf("has npy version %d.%d, want 1 to 3", start[6], start[7])
 	}
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:lengthBytes]); err != nil {
-		return Array{}, fmt.Errorf("ends within its header: %w", err)
+		return Array{}, 0, fmt.Errorf("ends within its header: %w", err)
 	}
 	headerBytes := binary.LittleEndian.Uint32(length[:])
 	if headerBytes > maxNPYHeader {
-		return Array{}, fmt.Errorf("header of %d bytes, want at most %d", headerBytes, maxNPYHeader)
+		return Array{}, 0, fmt.Errorf("header of %d bytes, want at most %d", headerBytes, maxNPYHeader)
 	}
 	header := make([]byte, headerBytes)
 	if _, err := io.ReadFull(r, header); err != nil {
-		return Array{}, fmt.Errorf("ends within its header: %w", err)
+		return Array{}, 0, fmt.Errorf("ends within its header: %w", err)
 	}
-	a, err := parseNPYHeader(string(header))
+	a, err = parseNPYHeader(string(header))
 	if err != nil {
-		return Array{}, err
+		return Array{}, 0, err
 	}
-	want, err := byteSize(a.Shape, a.DType.Size())
-	if err != nil {
-		return Array{}, err
+	if bytes, err = byteSize(a.Shape, a.DType.Size()); err != nil {
+		return Array{}, 0, err
 	}
-	if want > limit {
-		return Array{}, fmt.Errorf("announces %d bytes of data, more than the file can hold", want)
+	if bytes > limit {
+		return Array{}, 0, fmt.Errorf("announces %d bytes of data, more than the file can hold", bytes)
 	}
-	a.Data, err = readExactly(r, want)
-	return a, err
+	return a, bytes, nil
 }
 
 // parseNPYHeader reads the dictionary of an array: descr, fortran_order and

@@ -15,8 +15,54 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 )
 
-// ReadNPZ reads the named arrays of an npz file in the order of the names, or
-// all in the order of the file when no name is given.
+// NPZ is an npz file of which arrays are read one by one.
+type NPZ struct {
+	// Tensors are in the order of the file.
+	Tensors []Tensor
+
+	path  string
+	size  int64
+	close func() error
+	files map[string]*zip.File
+}
+
+// OpenNPZ reads what the entries of a file say of their arrays.
+func OpenNPZ(path string) (*NPZ, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, cannotRead(path, err)
+	}
+	z, err := newNPZ(f, info.Size())
+	if err == nil {
+		err = z.headers()
+	}
+	if err != nil {
+		f.Close()
+		return nil, badFile(path, "not a usable npz file: %v", err)
+	}
+	z.path, z.close = path, f.Close
+	return z, nil
+}
+
+// Close closes the file.
+func (z *NPZ) Close() error { return z.close() }
+
+// Read returns an array.
+func (z *NPZ) Read(name string) (Array, error) {
+	a, err := z.read(name)
+	if err != nil {
+		return Array{}, badFile(z.path, "not a usable npz file: %v", err)
+	}
+	return a, nil
+}
+
+// ReadNPZ reads the named arrays of an npz file in the order of the names, or all in the order of the file when no name is
+// given.
 func ReadNPZ(path string, names ...string) ([]Array, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -34,39 +80,84 @@ func ReadNPZ(path string, names ...string) ([]Array, error) {
 	return arrays, nil
 }
 
-func readNPZ(r io.ReaderAt, size int64, names []string) ([]Array, error) {
+func newNPZ(r io.ReaderAt, size int64) (*NPZ, error) {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]*zip.File{}
-	var stored []string
+	z := &NPZ{size: size, files: map[string]*zip.File{}}
 	for _, f := range archive.File {
 		name, ok := strings.CutSuffix(f.Name, ".npy")
 		if !ok || name == "" {
 			return nil, fmt.Errorf("entry %.80q is not an npy file", f.Name)
 		}
-		if files[name] != nil {
+		if z.files[name] != nil {
 			return nil, fmt.Errorf("array %.80q is there twice", name)
 		}
-		files[name] = f
-		stored = append(stored, name)
+		z.files[name] = f
+		z.Tensors = append(z.Tensors, Tensor{Name: name})
+	}
+	return z, nil
+}
+
+func (z *NPZ) names() (names []string) {
+	for _, t := range z.Tensors {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// headers reads types and shapes of all arrays.
+func (z *NPZ) headers() error {
+	for i := range z.Tensors {
+		t := &z.Tensors[i]
+		r, err := z.files[t.Name].Open()
+		if err != nil {
+			return fmt.Errorf("array %.80q: %w", t.Name, err)
+		}
+		a, _, err := readNPYHeader(r, z.size*maxExpansion)
+		r.Close()
+		if err != nil {
+			return fmt.Errorf("array %.80q: %w", t.Name, err)
+		}
+		t.DType, t.Shape = a.DType, a.Shape
+	}
+	return nil
+}
+
+func (z *NPZ) read(name string) (Array, error) {
+	f := z.files[name]
+	if f == nil {
+		return Array{}, fmt.Errorf("has no array %q%s", name, only(z.names()))
+	}
+	r, err := f.Open()
+	if err != nil {
+		return Array{}, fmt.Errorf("array %.80q: %w", name, err)
+	}
+	defer r.Close()
+	a, err := readNPY(r, z.size*maxExpansion)
+	if err != nil {
+		return Array{}, fmt.Errorf("array %.80q: %w", name, err)
+	}
+	a.Name = name
+	return a, nil
+}
+
+func readNPZ(r io.ReaderAt, size int64, names []string) ([]Array, error) {
+	z, err := newNPZ(r, size)
+	if err != nil {
+		return nil, err
 	}
 	if len(names) == 0 {
-		names = stored
+		names = z.names()
 	}
 	var arrays []Array
 	total := int64(0)
 	for _, name := range names {
-		f := files[name]
-		if f == nil {
-			return nil, fmt.Errorf("has no array %q%s", name, only(stored))
-		}
-		a, err := readNPZEntry(f, size)
+		a, err := z.read(name)
 		if err != nil {
-			return nil, fmt.Errorf("array %.80q: %w", name, err)
+			return nil, err
 		}
-		a.Name = name
 		// Entries may overlap in a hostile file, so the sum needs a bound too.
 		if total += int64(len(a.Data)); total > maxBytes || total > size*maxExpansion {
 			return nil, errors.New("its arrays together are too large")
@@ -74,15 +165,6 @@ func readNPZ(r io.ReaderAt, size int64, names []string) ([]Array, error) {
 		arrays = append(arrays, a)
 	}
 	return arrays, nil
-}
-
-func readNPZEntry(f *zip.File, size int64) (Array, error) {
-	r, err := f.Open()
-	if err != nil {
-		return Array{}, err
-	}
-	defer r.Close()
-	return readNPY(r, size*maxExpansion)
 }
 
 // only ends a message about a name that is not there.

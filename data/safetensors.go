@@ -91,24 +91,6 @@ func (s *Safetensors) Read(name string) (Array, error) {
 	return a, nil
 }
 
-// ReadSafetensors reads all tensors of a file.
-func ReadSafetensors(path string) ([]Array, error) {
-	s, err := OpenSafetensors(path)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	var arrays []Array
-	for _, t := range s.Tensors {
-		a, err := s.Read(t.Name)
-		if err != nil {
-			return nil, err
-		}
-		arrays = append(arrays, a)
-	}
-	return arrays, nil
-}
-
 // newSafetensors reads the header of a file of the given size.
 func newSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	var start [8]byte
@@ -240,9 +222,9 @@ func (s *Safetensors) read(name string) (Array, error) {
 	if !ok {
 		return Array{}, errors.New("is not there")
 	}
-	content, err := readExactly(io.NewSectionReader(s.r, e.begin, e.end-e.begin), e.end-e.begin)
-	if err != nil {
-		return Array{}, err
+	content := make([]byte, e.end-e.begin) // which the file has: see header
+	if n, err := io.ReadFull(io.NewSectionReader(s.r, e.begin, e.end-e.begin), content); err != nil {
+		return Array{}, fmt.Errorf("data is corrupt after %d of %d bytes: %w", n, len(content), err)
 	}
 	a := Array{Name: name, DType: e.as, Shape: e.shape, Data: content}
 	switch e.name {

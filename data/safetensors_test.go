@@ -47,7 +47,7 @@ func TestSafetensorsRoundTrip(t *testing.T) {
 	if err := WriteSafetensors(path, arrays); err != nil {
 		t.Fatal(err)
 	}
-	got, err := ReadSafetensors(path)
+	got, err := readAllSafetensors(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,4 +195,22 @@ func TestColumnBeyondFloat32(t *testing.T) {
 			t.Errorf("%v: %v", value, err)
 		}
 	}
+}
+
+// readAllSafetensors reads all tensors of a file.
+func readAllSafetensors(path string) ([]Array, error) {
+	s, err := OpenSafetensors(path)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var arrays []Array
+	for _, t := range s.Tensors {
+		a, err := s.Read(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		arrays = append(arrays, a)
+	}
+	return arrays, nil
 }

@@ -41,12 +41,12 @@ var entryNames = map[string]bool{
 	"seed": true, "metrics": true, "layout": true, "output_broadcast": true, "feedback": true,
 	"segment_config": true, "every": false, "clip_norm": true, "clip_value": true,
 	"accumulate": false, "precision": false, "loss_scale": true,
-	"optimizer_shard": true, "gradients_mean": true, "dataset_strategy": true,
+	"optimizer_shard": true, "gradients_mean": true, "dataset_strategy": true, "frozen": true,
 }
 
 // Entries that only some kinds of block have.
 var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true, "clip_norm": true, "clip_value": true, "loss_scale": true,
-	"optimizer_shard": true, "gradients_mean": true}
+	"optimizer_shard": true, "gradients_mean": true, "frozen": true}
 
 func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	name := decl.Name.Text
@@ -76,6 +76,7 @@ func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
 	if b.list.HasErrors() || b.halted {
 		return nil
 	}
+	b.freeze()
 	b.entry()
 	b.stageCount()
 	b.unused()
@@ -147,6 +148,8 @@ func (b *block) collect() {
 // settings reads the entries that are plain values.
 func (b *block) settings() {
 	spec := b.spec
+	b.microBatches(spec, b.entries["micro_batch_num"])
+	b.micro = spec.MicroBatches
 	if n, at, ok := b.positive("stages", 1); ok {
 		b.stages = n
 		spec.Stages, spec.StagesPos = n, at.Pos
@@ -157,8 +160,6 @@ func (b *block) settings() {
 	if b.unsplit && b.stages == 0 {
 		b.stages = 1
 	}
-	b.microBatches(spec, b.entries["micro_batch_num"])
-	b.micro = spec.MicroBatches
 	if n, _, ok := b.positive("epochs", 1); ok {
 		spec.Epochs = n
 	}

@@ -152,6 +152,7 @@ func (v *env) members(list []syntax.Stmt) {
 				inner.names = names
 				inner.members(s.Body)
 			})
+			v.emptyLists(s.Body)
 		case *syntax.If:
 			if yes, ok := v.condition(s.Cond); ok && yes {
 				v.members(s.Then)
@@ -279,21 +280,14 @@ func (v *env) listAssign(t *syntax.Index, x value, at diag.Range) {
 		v.errorf(diag.WrongType, at, "a list filled by index holds cells, not %s", x.kind())
 		return
 	}
-	var l *cellList
-	if n.Text == "self" {
-		if v.inst.self == nil {
-			v.inst.self = &cellList{at: t.At}
-		}
-		l = v.inst.self
+	l := v.listOf(n, t.At)
+	switch {
+	case l == nil:
+		v.errorf(diag.DuplicateName, n.At, "%q is not a list of cells", n.Text)
+		return
+	case n.Text == "self":
 		v.place(x, strconv.Itoa(i))
-	} else {
-		if v.inst.members[n.Text] == nil {
-			v.define(syntax.Ident{At: n.At, Text: n.Text}, &cellList{at: t.At})
-		}
-		if l, ok = v.inst.members[n.Text].(*cellList); !ok {
-			v.errorf(diag.DuplicateName, n.At, "%q is not a list of cells", n.Text)
-			return
-		}
+	default:
 		v.place(x, fmt.Sprintf("%s.%d", n.Text, i))
 	}
 	switch {
@@ -308,6 +302,39 @@ func (v *env) listAssign(t *syntax.Index, x value, at diag.Range) {
 		l.items = append(l.items, nil)
 	}
 	l.items[i] = x
+}
+
+// listOf is the list that name[i] = ... fills, which the first one makes; nil if the name is something else.
+func (v *env) listOf(n *syntax.Name, at diag.Range) *cellList {
+	if n.Text == "self" {
+		if v.inst.self == nil {
+			v.inst.self = &cellList{at: at}
+		}
+		return v.inst.self
+	}
+	if v.inst.members[n.Text] == nil {
+		v.define(syntax.Ident{At: n.At, Text: n.Text}, &cellList{at: at})
+	}
+	l, _ := v.inst.members[n.Text].(*cellList)
+	return l
+}
+
+// emptyLists makes the lists that the body of a loop fills, which may have run for no element at all.
+func (v *env) emptyLists(body []syntax.Stmt) {
+	for _, s := range body {
+		switch s := s.(type) {
+		case *syntax.For:
+			v.emptyLists(s.Body)
+		case *syntax.Assign:
+			for _, t := range s.Targets {
+				if x, ok := t.(*syntax.Index); ok {
+					if n, ok := x.X.(*syntax.Name); ok {
+						v.listOf(n, x.At)
+					}
+				}
+			}
+		}
+	}
 }
 
 // place gives new cells inside x their path below the cell of v, and reports

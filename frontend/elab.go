@@ -214,7 +214,10 @@ func (v *env) predeclared(name string, at diag.Range) (value, bool) {
 		}
 		return boolean(v.training), true
 	case "micro_batch_num":
-		return whole(max(v.micro, 1)), true
+		if v.micro == 0 {
+			return v.fail(diag.Errorf(diag.BadEntry, at, "`micro_batch_num` depends on itself").WithRepair("micro_batch_num = 4")), true
+		}
+		return whole(v.micro), true
 	case "stages":
 		v.stagesRead = true
 		if v.stages == 0 {

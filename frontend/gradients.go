@@ -36,6 +36,32 @@ func (b *block) gradientSettings() {
 	}
 }
 
+// freeze takes the parameters that `frozen` names out of the training.
+func (b *block) freeze() {
+	s := b.entries["frozen"]
+	if s == nil {
+		return
+	}
+	keys := s.Values
+	if list, ok := keys[0].(*syntax.List); ok {
+		keys = list.Items
+	}
+	frozen := map[string]bool{}
+	for _, k := range keys {
+		for _, name := range b.matchParams("frozen", k) {
+			frozen[name] = true
+		}
+	}
+	left := false
+	for _, p := range b.module.Params {
+		p.Frozen = frozen[p.Name]
+		left = left || !p.Frozen
+	}
+	if !left && len(b.module.Params) > 0 {
+		b.fail(diag.Errorf(diag.BadEntry, s.At, "every parameter is frozen, nothing is left to train").WithRepair("leave one out, or use an infer block"))
+	}
+}
+
 // above reads a number above 0 that float32 can hold.
 func (b *block) above(name string, x syntax.Expr) (float64, bool) {
 	v := b.eval(x)
@@ -52,15 +78,13 @@ func (b *block) above(name string, x syntax.Expr) (float64, bool) {
 	return 0, false
 }
 
-// shard reads how optimizer states are shared out: a level, or a map. The threshold is in KB, as in MindSpore.
+// shard reads what the ranks of a stage share out: a level, or a map. The threshold is in KB, as in MindSpore.
 func (b *block) shard(x syntax.Expr) plan.Shard {
 	s := plan.Shard{Level: 1, Threshold: 64}
 	level := func(x syntax.Expr) {
 		switch n, ok := b.whole(x, "the level"); {
 		case ok && (n < 0 || n > 3):
 			b.errorf(diag.BadEntry, x.Range(), "the level of `optimizer_shard` is 0 to 3, not %d", n)
-		case ok && n > 1:
-			b.fail(diag.Errorf(diag.NotSupported, x.Range(), "gradients and parameters are not shared out yet").WithRepair("level 1 shares out the states of the optimizer"))
 		case ok:
 			s.Level = n
 		}

@@ -181,14 +181,18 @@ func (b *block) optimizerGroups(o *plan.Optimizer) {
 			continue
 		}
 		g := plan.Group{Scalars: slices.Clone(o.Scalars)}
-		matched := b.matchParams(k)
-		for _, p := range matched {
+		matched := b.matchParams("groups", k)
+		trained := slices.DeleteFunc(slices.Clone(matched), func(name string) bool { return b.module.Param(name).Frozen })
+		for _, p := range trained {
 			if !taken[p] {
 				taken[p] = true
 				g.Params = append(g.Params, p)
 			}
 		}
-		if len(matched) > 0 && len(g.Params) == 0 {
+		switch {
+		case len(matched) > 0 && len(trained) == 0:
+			b.errorf(diag.BadEntry, k.Range(), "every parameter that this key matches is frozen")
+		case len(trained) > 0 && len(g.Params) == 0:
 			b.errorf(diag.BadEntry, k.Range(), "earlier keys have every parameter that this one matches")
 		}
 		for j, name := range m.Keys {
@@ -230,7 +234,7 @@ func (b *block) override(o *plan.Optimizer, scalars []plan.Scalar, read []bool, 
 }
 
 // matchParams gives the parameters that a key means: a pattern, or the path of a parameter or of a cell that holds some.
-func (b *block) matchParams(k syntax.Expr) []string {
+func (b *block) matchParams(entry string, k syntax.Expr) []string {
 	var names, found []string
 	for _, p := range b.module.Params {
 		names = append(names, p.Name)
@@ -249,7 +253,7 @@ func (b *block) matchParams(k syntax.Expr) []string {
 			}
 		}
 	} else {
-		wanted, ok := b.keyPaths("groups", k)
+		wanted, ok := b.keyPaths(entry, k)
 		if !ok {
 			return nil
 		}

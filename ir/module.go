@@ -24,11 +24,12 @@ type Init struct {
 
 // Param is a trained tensor of the module. Its name is its path below the network; names are identity.
 type Param struct {
-	Name  string
-	Type  Type
-	Init  Init
-	Pos   Pos
-	index int
+	Name   string
+	Type   Type
+	Init   Init
+	Frozen bool // no gradient, no update
+	Pos    Pos
+	index  int
 }
 
 // Index is the place of the parameter in Module.Params (declaration order).

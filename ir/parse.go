@@ -191,11 +191,12 @@ func (p *parser) param() error {
 			init.Args = append(init.Args, x)
 		}
 	}
+	frozen := p.take(" frozen")
 	pos, err := p.takePos()
 	if err != nil {
 		return err
 	}
-	p.m.AddParam(&Param{Name: name, Type: t, Init: init, Pos: pos})
+	p.m.AddParam(&Param{Name: name, Type: t, Init: init, Frozen: frozen, Pos: pos})
 	return nil
 }
 

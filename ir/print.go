@@ -12,7 +12,11 @@ func (m *Module) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "module %s\n", m.Name)
 	for _, p := range m.Params {
-		fmt.Fprintf(&b, "param @%s : %s = %s(%s)%s\n", p.Name, p.Type, p.Init.Kind, floatList(p.Init.Args), posText(p.Pos))
+		frozen := ""
+		if p.Frozen {
+			frozen = " frozen"
+		}
+		fmt.Fprintf(&b, "param @%s : %s = %s(%s)%s%s\n", p.Name, p.Type, p.Init.Kind, floatList(p.Init.Args), frozen, posText(p.Pos))
 	}
 	for _, f := range m.CalleesFirst() {
 		f.write(&b, true)

@@ -95,7 +95,7 @@ func (r *runner) openPrompts(q *plan.Program) error {
 		x.prompts = append(x.prompts, p)
 	}
 	for _, o := range q.Outputs {
-		if n := o.Type.Elems() / x.rows; x.most > maxGenerated/(n*count) {
+		if n := o.Type.Elems() * q.Degree / x.rows; x.most > maxGenerated/(n*count) {
 			return diag.List{diag.Errorf(diag.BadSetting, diag.Range{}, "%d new tokens for %d prompts give more than %d elements", x.most, count, maxGenerated)}
 		}
 	}
@@ -137,18 +137,16 @@ type outgoing struct {
 func (r *runner) generate(ctx context.Context) error {
 	q, x := r.plan.Programs[0], r.requests
 	r.result.Rows = len(x.prompts)
-	r.result.Outputs = make([][]Output, len(r.ranks))
-	for s := range r.ranks {
-		for k, o := range q.Outputs {
-			out := Output{Name: q.Results[k].Name, Missing: fmt.Sprintf("stage %d computes it", o.Stage)}
-			if o.Stage == s {
-				a := newOutput(q, k, len(x.prompts))
-				a.Shape = append([]int{len(x.prompts), x.most}, a.Shape[1:]...)
-				a.Data = make([]byte, len(a.Data)*x.most)
-				unused(&a)
-				out.Array, out.Missing = &a, ""
+	r.openOutputs(func(k int) data.Array {
+		a := newOutput(q, k, len(x.prompts))
+		a.Shape = append([]int{len(x.prompts), x.most}, a.Shape[1:]...)
+		return a
+	})
+	for s := range r.result.Outputs {
+		for _, o := range r.result.Outputs[s] {
+			if o.Array != nil {
+				unused(o.Array)
 			}
-			r.result.Outputs[s] = append(r.result.Outputs[s], out)
 		}
 	}
 	return r.all(ctx, func(k *rank) error {
@@ -157,14 +155,21 @@ func (r *runner) generate(ctx context.Context) error {
 			if r.dead.Load() {
 				return errStopped
 			}
-			if err := g.run(r.result.Outputs[k.stage]); err != nil {
+			if err := g.run(); err != nil {
 				return err
 			}
+			err := r.deliver(k, func(output, replica int, micros [][]byte) {
+				g.collect(r.result.Outputs[q.Outputs[output].Stage][output].Array, replica, micros)
+			})
+			if err != nil {
+				return err
+			}
+			g.step()
 		}
-		if k.stage == 0 {
+		if k.number == LossRank(r.plan) {
 			r.result.Rounds = g.round
 		}
-		return nil
+		return k.delivered()
 	})
 }
 
@@ -224,7 +229,7 @@ func (g *generator) seat() bool {
 }
 
 // run makes one round.
-func (g *generator) run(outputs []Output) error {
+func (g *generator) run() error {
 	var wants []transfer // received, for the next pass; nth counts over all rounds
 	for i := range g.p.actions {
 		a := &g.p.actions[i]
@@ -254,18 +259,21 @@ func (g *generator) run(outputs []Output) error {
 			if err == errStopped {
 				return err
 			}
-			return fmt.Errorf("rank %d: %s of round %d: %w", g.stage, a.describe(), g.round, err)
+			return fmt.Errorf("rank %d: %s of round %d: %w", g.number, a.describe(), g.round, err)
 		}
 		wants = wants[:0]
 	}
-	g.collect(outputs)
+	return nil
+}
+
+// step goes on to the next round.
+func (g *generator) step() {
 	for m := range g.seats {
 		if s := &g.seats[m]; !s.idle() {
 			s.pass++
 		}
 	}
 	g.round++
-	return nil
 }
 
 // pass makes a forward pass: behind the messages that it needs and the sends whose buffers it writes again.
@@ -292,8 +300,9 @@ func (g *generator) pass(a *rankAction, wants []transfer) error {
 // the lot.
 func (g *generator) prompt(micro int) {
 	s := &g.seats[micro]
-	for row := range g.x.rows {
-		n := s.lot*g.x.rows + row
+	rows := g.x.rows / g.p.Degree
+	for row := range rows {
+		n := s.lot*g.x.rows + g.replica*rows + row
 		if n >= len(g.x.prompts) {
 			n = s.lot * g.x.rows
 		}
@@ -303,23 +312,22 @@ func (g *generator) prompt(micro int) {
 	}
 }
 
-// collect takes the new tokens of a round, and what else the program returns with them, from the rank that computes them.
-func (g *generator) collect(outputs []Output) {
-	for m := range g.seats {
+// collect takes the new tokens of a round, or what else the program returns with them, from what a rank has computed.
+func (g *generator) collect(a *data.Array, replica int, micros [][]byte) {
+	rows := g.x.rows / g.p.Degree
+	for m, b := range micros {
 		s := &g.seats[m]
 		if s.idle() {
 			continue
 		}
-		for _, o := range g.p.outputs {
-			bytes := g.p.Outputs[o.value].Type.Bytes() / g.x.rows
-			for row := range g.x.rows {
-				n := s.lot*g.x.rows + row
-				if n >= len(g.x.prompts) {
-					break
-				}
-				if at := s.pass - (len(g.x.prompts[n]) - 1); at >= 0 && at < g.x.tokens[n] {
-					copy(outputs[o.value].Array.Data[(n*g.x.most+at)*bytes:], o.micros[m][row*bytes:(row+1)*bytes])
-				}
+		bytes := len(b) / rows
+		for row := range rows {
+			n := s.lot*g.x.rows + replica*rows + row
+			if n >= len(g.x.prompts) {
+				break
+			}
+			if at := s.pass - (len(g.x.prompts[n]) - 1); at >= 0 && at < g.x.tokens[n] {
+				copy(a.Data[(n*g.x.most+at)*bytes:], b[row*bytes:(row+1)*bytes])
 			}
 		}
 	}

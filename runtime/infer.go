@@ -13,14 +13,6 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// Output is a result of an inference as one rank has it: all rows, in order. Array is nil where the rank does not have the
-// result, and Missing says why.
-type Output struct {
-	Name    string
-	Array   *data.Array
-	Missing string
-}
-
 // exact gives the elements of an array in the type of an input, row-major and little endian: the array's own memory if it has
 // that type. Floats become f32, integers i32; a value that does not fit is an error.
 func exact(in plan.Input, a data.Array) ([]byte, error) {
@@ -99,46 +91,19 @@ func (r *runner) openInputs(q *plan.Program) (rows int, err error) {
 	return rows, nil
 }
 
-// put copies the rows of a batch, which starts at that row of the arrays, into the input buffers.
-func (p *rankProgram) put(inputs [][]byte, row int) {
+// put copies the rows of a batch that a rank has, which starts at that row of the arrays, into the input buffers.
+func (p *rankProgram) put(inputs [][]byte, row, replica int) {
 	for _, in := range p.inputs {
-		whole := p.Inputs[in.column].Whole
 		bytes := in.typ.Bytes()
-		at := 0
-		if !whole {
-			at = row / (p.Batch / p.MicroBatches) * bytes
+		at, next := (row/(p.Batch/p.MicroBatches)*p.Degree+replica)*bytes, p.Degree*bytes
+		if p.Inputs[in.column].Whole {
+			at, next = 0, 0
 		}
 		for _, b := range in.micros {
 			copy(b[:bytes], inputs[in.column][at:])
-			if !whole {
-				at += bytes
-			}
+			at += next
 		}
 	}
-}
-
-// take copies an output of all micro-batches to where its rows lie in dst.
-func (o *outputBuffer) take(dst []byte, bytes int) {
-	for m, b := range o.micros {
-		copy(dst[m*bytes:(m+1)*bytes], b)
-	}
-}
-
-// newOutput makes room for rows of output k.
-func newOutput(q *plan.Program, k, rows int) data.Array {
-	t := q.Outputs[k].Type
-	shape := slices.Clone(t.Shape)
-	shape[0] = rows
-	a := data.Array{Name: q.Results[k].Name, DType: data.F32, Shape: shape}
-	if t.DType == ir.I32 {
-		a.DType = data.I32
-	}
-	size := a.DType.Size()
-	for _, n := range shape {
-		size *= n
-	}
-	a.Data = make([]byte, size)
-	return a
 }
 
 // infer runs all rows through the program, batch by batch. Every rank keeps what it has of the results.
@@ -154,19 +119,7 @@ func (r *runner) infer(ctx context.Context) error {
 			WithRepair("%s", repair)}
 	}
 	r.result.Rows = rows
-	r.result.Outputs = make([][]Output, len(r.ranks))
-	for s := range r.ranks {
-		for k, o := range q.Outputs {
-			out := Output{Name: q.Results[k].Name}
-			if _, ok := q.OutputOn(s, k); ok {
-				a := newOutput(q, k, rows)
-				out.Array = &a
-			} else {
-				out.Missing = fmt.Sprintf("stage %d computes it and `output_broadcast` is not set", o.Stage)
-			}
-			r.result.Outputs[s] = append(r.result.Outputs[s], out)
-		}
-	}
+	r.openOutputs(func(k int) data.Array { return newOutput(q, k, rows) })
 	return r.all(ctx, func(k *rank) error {
 		p := k.programs[0]
 		for row := 0; row < rows; row += q.Batch {
@@ -174,7 +127,7 @@ func (r *runner) infer(ctx context.Context) error {
 				return errStopped
 			}
 			if r.inputs != nil {
-				p.put(r.inputs, row)
+				p.put(r.inputs, row, k.replica)
 			} else if err := p.load(r.datasets[0], row, k.replica, r.plan.FullBatch); err != nil {
 				return err
 			}
@@ -182,12 +135,24 @@ func (r *runner) infer(ctx context.Context) error {
 			if err := k.run(0); err != nil {
 				return err
 			}
+			take := func(stage, output, replica int, micros [][]byte) {
+				a := r.result.Outputs[stage][output].Array
+				if len(a.Data) > 0 {
+					place(a.Data[row/q.Batch*q.MicroBatches*q.Degree*len(micros[0]):], micros, replica, q.Degree)
+				}
+			}
 			for i := range p.outputs {
-				o := &p.outputs[i]
-				bytes := q.Outputs[o.value].Type.Bytes()
-				o.take(r.result.Outputs[k.stage][o.value].Array.Data[row/q.Batch*q.MicroBatches*bytes:], bytes)
+				if o := &p.outputs[i]; q.Outputs[o.value].Stage != k.stage { // it has been broadcast
+					take(k.stage, o.value, k.replica, o.micros)
+				}
+			}
+			err := r.deliver(k, func(output, replica int, micros [][]byte) {
+				take(q.Outputs[output].Stage, output, replica, micros)
+			})
+			if err != nil {
+				return err
 			}
 		}
-		return nil
+		return k.delivered()
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
@@ -94,14 +95,13 @@ func compare(what string, want []kept, have []checkpoint.Entry, wrong func(repai
 	}
 }
 
-// resumedValues are the elements of an f32 tensor of the checkpoint.
-func (r *runner) resumedValues(name string) ([]float32, error) {
+// resumedValues copies the elements of an f32 tensor of the checkpoint.
+func (r *runner) resumedValues(name string, v []float32) error {
 	a, err := r.resumed.Read(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	v := make([]float32, a.Elems())
-	return v, a.Float32(v)
+	return a.Float32(v)
 }
 
 // restore gives a rank, whose parameters have their values, the rest of the state of the checkpoint.
@@ -113,18 +113,18 @@ func (r *runner) restore(k *rank) error {
 	}
 	for i, sp := range st.Params {
 		for state, ref := range sp.States {
-			v, err := r.resumedValues(checkpoint.StateName(r.plan.Optimizer.States[state].Name, sp.Param.Name))
-			if err != nil {
+			v := k.dense(sp.Param.Type.Elems())
+			if err := r.resumedValues(checkpoint.StateName(r.plan.Optimizer.States[state].Name, sp.Param.Name), v); err != nil {
 				return err
 			}
 			own := floats(k.dev.Buffer(ref, 0))
-			if !sp.Shared {
+			if sp.Shard < plan.ShardStates {
 				if err := k.dev.Pack(i, own, v); err != nil {
 					return err
 				}
 				continue
 			}
-			whole := make([]float32, len(k.dev.Value(i)))
+			whole := make([]float32, sp.Elems())
 			for e := range whole {
 				whole[e] = float32(r.plan.Optimizer.States[state].Init)
 			}

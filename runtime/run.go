@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Open device.Open
 	// Transport joins the ranks; nil if all of them run in this process. Another one holds what ranks of this process it has:
-	// only the process with the first rank of the last stage then sees steps, evaluations and results. It trains only.
+	// only the process with the first rank of the last stage (LossRank) then sees steps, evaluations and results.
 	Transport transport.Transport
 	Device    device.Options // Print and Seed are set by the runtime
 	// Steps ends the run after that many training steps in total; 0 means as many as the epochs have.
@@ -34,8 +34,11 @@ type Options struct {
 	// Reduction over micro-batches, "sum" or "mean"; "" is the plan's.
 	Reduction string
 	Seed      uint32
-	// Initial gives first values of parameters by name; nil for their initialisers.
-	Initial map[string][]float32
+	// Initial puts the first value of a parameter, row-major, into values, or returns false: then its initialiser does. It is
+	// asked for the parameters that the ranks of this process hold, one after another. Nil for initialisers only.
+	Initial func(name string, values []float32) (bool, error)
+	// SkipParams leaves Result.Params empty, which would hold the parameters of all stages.
+	SkipParams bool
 	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
 	// plan. Bools are u8.
 	Buffers map[string]data.Array
@@ -102,10 +105,10 @@ type Result struct {
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
-	Params   []Param // by Module.Params
+	Params   []Param // by Module.Params; of an infer block those that live in the process of LossRank
 	// Checkpoint is the folder of the last one that was written; "" without.
 	Checkpoint string
-	// Of an infer block: the number of rows, and by rank and result what the rank has.
+	// Of an infer block: the number of rows, and by stage and result what its ranks have.
 	Rows    int
 	Outputs [][]Output
 	// Of a generating block: the number of rounds. Its outputs have a row for each request and, on axis 1, a place for each new
@@ -322,9 +325,6 @@ func (r *runner) openRanks(ctx context.Context) error {
 	r.join = r.opt.Transport
 	if r.join == nil {
 		r.join = transport.NewInProcess(n)
-	} else if r.plan.Programs[0].Infer {
-		return diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and only training runs on several processes", r.plan.Programs[0].Name).
-			WithRepair("ppc run")}
 	}
 	reduction := r.plan.Reduction
 	if r.opt.Reduction != "" {
@@ -340,9 +340,14 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.endpoint = r.join.Endpoint(number, r.stop, k.waits)
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
-		opt.Seed, opt.Replica = r.opt.Seed, replica
+		opt.Seed, opt.Replica, opt.Scatter, opt.Gather = r.opt.Seed, replica, k.scatterPart, k.gatherParts
 		if r.opt.Log != nil {
-			opt.Print = printer(r.opt.Log(number))
+			show := printer(r.opt.Log(number))
+			opt.Print = func(kind ir.Kind, label string, t ir.Type, data []byte) {
+				if !k.silent {
+					show(kind, label, t, data)
+				}
+			}
 		}
 		dev, err := r.opt.Open(ctx, r.plan, s, opt)
 		if err != nil {
@@ -376,8 +381,8 @@ func (r *runner) openRanks(ctx context.Context) error {
 			k.seed = seed
 		}
 		for i, sp := range st.Params {
-			v, err := r.initial(sp.Param)
-			if err != nil {
+			v := k.dense(sp.Param.Type.Elems())
+			if err := r.initial(sp.Param, v); err != nil {
 				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
@@ -389,20 +394,22 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
+		k.buffer = nil
 	}
 	return nil
 }
 
-// initial is the first value of a parameter in this run, row-major.
-func (r *runner) initial(p *ir.Param) ([]float32, error) {
+// initial puts the first value of a parameter in this run, row-major, into v.
+func (r *runner) initial(p *ir.Param, v []float32) error {
 	if r.resumed != nil {
-		return r.resumedValues(p.Name)
+		return r.resumedValues(p.Name, v)
 	}
-	if v, ok := r.opt.Initial[p.Name]; ok {
-		return v, nil
+	if r.opt.Initial != nil {
+		if ok, err := r.opt.Initial(p.Name, v); ok || err != nil {
+			return err
+		}
 	}
-	v := make([]float32, p.Type.Elems())
-	return v, Initial(p, r.opt.Seed, v)
+	return Initial(p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.
@@ -481,7 +488,7 @@ func (r *runner) train(k *rank) error {
 				return k.during("gathering losses", err)
 			}
 		}
-		if k.replica == 0 {
+		if k.replica == 0 || r.opt.Digests && k.replica < r.plan.ShardSize && r.plan.Shares(plan.ShardValue) {
 			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
@@ -538,66 +545,4 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 		sum /= float64(p.MicroBatches)
 	}
 	return sum
-}
-
-// collect takes what the devices counted and the parameters, to the rank that has the loss.
-func (r *runner) collect(ctx context.Context) error {
-	r.result.Params = make([]Param, len(r.plan.Module.Params))
-	return r.all(ctx, func(k *rank) error {
-		var bytes []float64
-		for _, n := range k.dev.Bytes() {
-			bytes = append(bytes, float64(n))
-		}
-		all, err := k.world.Gather(bytes)
-		if err != nil {
-			return k.during("the end of the run", err)
-		}
-		if k.number == LossRank(r.plan) {
-			r.count(all)
-		}
-		return r.parameters(k)
-	})
-}
-
-// count notes the bytes of all ranks.
-func (r *runner) count(bytes [][]float64) {
-	for number, list := range bytes {
-		rr := RankResult{Rank: number, Stage: number / r.plan.Degree}
-		for _, b := range list {
-			rr.Bytes = append(rr.Bytes, int(b))
-			rr.PeakBytes += int(b)
-		}
-		r.result.Ranks = append(r.result.Ranks, rr)
-	}
-}
-
-// parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
-// are, else as messages.
-func (r *runner) parameters(k *rank) error {
-	loss := LossRank(r.plan)
-	for s, st := range r.plan.Stages {
-		for i, sp := range st.Params {
-			from, n := s*r.plan.Degree, sp.Param.Index()
-			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s || k.number != from && (k.number != loss || here) {
-				continue
-			}
-			v := make([]float32, sp.Param.Type.Elems())
-			if k.number == from {
-				if err := k.dev.Param(i, v); err != nil {
-					return err
-				}
-			}
-			if !here {
-				k.results[n].Post([][]byte{raw(v)})
-				if err := k.results[n].Wait(0); err != nil {
-					return k.during("collecting parameter "+sp.Param.Name, err)
-				}
-			}
-			if here || k.number == loss {
-				r.result.Params[n] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
-			}
-		}
-	}
-	return nil
 }

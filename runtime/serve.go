@@ -76,7 +76,7 @@ func Serve(ctx context.Context, p *plan.Plan, opt Options, queue int) (*Session,
 		s.r.close()
 		return nil, err
 	}
-	for range p.NumStages {
+	for range p.NumStages * p.Degree {
 		s.queues = append(s.queues, make(chan *request, queue))
 	}
 	for range queue {
@@ -144,6 +144,7 @@ func (s *Session) Submit(ctx context.Context, inputs []data.Array) ([]data.Array
 	outputs := make([]data.Array, len(q.Outputs))
 	for k := range outputs {
 		outputs[k] = newOutput(q, k, q.Batch)
+		allocate(&outputs[k])
 	}
 	x.outputs, x.change = outputs, nil
 	if err := s.wait(ctx, x); err != nil {
@@ -190,14 +191,16 @@ func (s *Session) SyncSharedParameters(ctx context.Context) error {
 	}
 	return s.do(ctx, func(k *rank) error {
 		for i, sp := range stages[k.stage].Params {
-			if n := sp.Param.Index(); shared[n] && sp.Owner == k.stage {
+			if n := sp.Param.Index(); shared[n] && sp.Owner == k.stage && k.replica == 0 {
 				values[n] = make([]float32, sp.Param.Type.Elems())
 				if err := k.dev.Param(i, values[n]); err != nil {
 					return err
 				}
 			}
 		}
-		close(sent[k.stage])
+		if k.replica == 0 { // all ranks of a stage have the same values
+			close(sent[k.stage])
+		}
 		for i, sp := range stages[k.stage].Params {
 			if sp.Owner == k.stage {
 				continue
@@ -295,7 +298,7 @@ func (s *Session) work(k *rank) error {
 		k.finished.Store(true) // nothing is under way that the watchdog should look at
 		var x *request
 		select {
-		case x = <-s.queues[k.stage]:
+		case x = <-s.queues[k.number]:
 		case <-s.r.stop:
 			return errStopped
 		}
@@ -310,13 +313,13 @@ func (s *Session) work(k *rank) error {
 			s.finish(x)
 			continue
 		}
-		p.put(x.inputs, 0)
+		p.put(x.inputs, 0, k.replica)
 		if err := k.run(0); err != nil {
 			return err
 		}
 		for i := range p.outputs {
 			o := &p.outputs[i]
-			o.take(x.outputs[o.value].Data, s.program.Outputs[o.value].Type.Bytes())
+			place(x.outputs[o.value].Data, o.micros, k.replica, p.Degree)
 		}
 		s.finish(x)
 	}

@@ -82,6 +82,7 @@ type summaryJSON struct {
 	Stages       []stageJSON `json:"stages"`
 	Schedule     string      `json:"schedule"`
 	MicroBatches int         `json:"micro_batches"`
+	Axes         []plan.Axis `json:"axes"`
 	Target       string      `json:"target"`
 	Makespan     number      `json:"makespan"`
 	Bubble       number      `json:"bubble"`
@@ -92,7 +93,7 @@ type summaryJSON struct {
 func summary(r *ppc.Result) summaryJSON {
 	p := r.Plan
 	out := summaryJSON{
-		Schedule: p.Schedule, MicroBatches: p.MicroBatches, Target: p.Target,
+		Schedule: p.Schedule, MicroBatches: p.MicroBatches, Axes: p.Axes(), Target: p.Target,
 		Makespan: number(p.Predicted.Makespan), Bubble: number(p.Predicted.Bubble), CompileS: r.Seconds,
 	}
 	q := p.Programs[0]
@@ -153,6 +154,14 @@ func (a *app) table(r *ppc.Result) {
 		fmt.Fprintln(w)
 	}
 	w.Flush()
+	if p.Degree > 1 {
+		var sizes, number []string
+		for _, x := range p.Axes() {
+			sizes = append(sizes, fmt.Sprintf("%s %d", x.Name, x.Size))
+			number = append(number, fmt.Sprintf("%d %s", x.Stride, x.Name))
+		}
+		fmt.Fprintf(a.out, "%d devices: %s; rank = %s\n", p.NumStages*p.Degree, strings.Join(sizes, " x "), strings.Join(number, " + "))
+	}
 	device := p.Target
 	if device == "none" {
 		device = plan.CPU.Device

@@ -46,8 +46,8 @@ func endlessFolder(t *testing.T) {
 	}
 }
 
-// forms tries ways to run ranks.
-func forms(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.Form)) {
+// eachForm tries ways to run ranks.
+func eachForm(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.Form)) {
 	t.Helper()
 	for _, f := range list {
 		t.Run(f.String(), func(t *testing.T) {
@@ -134,7 +134,7 @@ func holds(t *testing.T, dir string, names string) {
 
 // A signal lets a training with a folder for checkpoints finish a step, the same on all ranks, and save it.
 func TestSignalSaves(t *testing.T) {
-	forms(t, faults.Forms, func(t *testing.T, f faults.Form) {
+	eachForm(t, faults.Forms, func(t *testing.T, f faults.Form) {
 		r := start(t, f, 4, "-checkpoint", "ck")
 		s := syscall.SIGTERM
 		if f == faults.MPI {
@@ -150,7 +150,7 @@ func TestSignalSaves(t *testing.T) {
 
 // A signal to one of the ranks, or to launch and all of them, as a cluster's manager may send it, is one for all.
 func TestSignalToRanks(t *testing.T) {
-	forms(t, faults.Forms[1:], func(t *testing.T, f faults.Form) {
+	eachForm(t, faults.Forms[1:], func(t *testing.T, f faults.Form) {
 		r := start(t, f, 2, "-checkpoint", "ck")
 		pids := r.Pids()
 		if f == faults.Shared {
@@ -183,7 +183,7 @@ func TestSignalEnds(t *testing.T) {
 
 // Two runs do not write to one folder: the second one ends before it has done anything. The lock of a run that was killed is none.
 func TestTwoRunsOneFolder(t *testing.T) {
-	forms(t, faults.Forms, func(t *testing.T, f faults.Form) {
+	eachForm(t, faults.Forms, func(t *testing.T, f faults.Form) {
 		r := start(t, f, 2, "-checkpoint", "ck", "-save-every", "1", "-keep", "2")
 		for _, more := range [][]string{nil, {"-resume", "ck"}} {
 			second, err := faults.Start(f, "ppc", ".", 2, append(more, "-checkpoint", "ck", "-log-dir", "others", "endless.pp")...)

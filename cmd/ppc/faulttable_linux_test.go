@@ -62,7 +62,7 @@ var whileRunning = []befalls{
 func TestFaultsWhileRunning(t *testing.T) {
 	for _, b := range whileRunning {
 		t.Run(b.name, func(t *testing.T) {
-			forms(t, b.forms, func(t *testing.T, f faults.Form) {
+			eachForm(t, b.forms, func(t *testing.T, f faults.Form) {
 				wide := []string{"-set", "width=200"}
 				r := start(t, f, 2, append(wide, "-checkpoint", "ck", "-save-every", "2", "-keep", "2", "-deadline", "2s", "-log", "steps.jsonl", "-save", "end.npz")...)
 				if err := b.plant(r, r.Pids()); err != nil {
@@ -96,7 +96,7 @@ func wholeLines(t *testing.T, name string) {
 
 // A rank that is slow, but not for as long as the deadline, changes nothing.
 func TestSlowRank(t *testing.T) {
-	forms(t, faults.Forms[1:], func(t *testing.T, f faults.Form) {
+	eachForm(t, faults.Forms[1:], func(t *testing.T, f faults.Form) {
 		r := start(t, f, 2, "-checkpoint", "ck", "-deadline", "20s")
 		pid := r.Pids()[1]
 		syscall.Kill(pid, syscall.SIGSTOP)
@@ -131,7 +131,7 @@ var prevents = []struct {
 func TestFaultsAtStart(t *testing.T) {
 	for _, p := range prevents {
 		t.Run(p.name, func(t *testing.T) {
-			forms(t, p.forms, func(t *testing.T, f faults.Form) {
+			eachForm(t, p.forms, func(t *testing.T, f faults.Form) {
 				text, err := os.ReadFile("data.npz")
 				if err != nil {
 					t.Fatal(err)

@@ -35,8 +35,9 @@ type inference struct {
 	files  []string // by result; "" where it is not stored
 }
 
-// inference reads the inputs and settles the files of the results. It is nil if the program is no infer block.
-func (a *app) inference(c *cli.Command, q *plan.Program) (*inference, error) {
+// inference reads the inputs and settles the files of the results, which this process stores or does not. It is nil if the
+// program is no infer block.
+func (a *app) inference(c *cli.Command, q *plan.Program, stores bool) (*inference, error) {
 	if !q.Infer {
 		for _, n := range []string{"input", "output", "tokens"} {
 			if c.IsSet(n) {
@@ -91,6 +92,9 @@ func (a *app) inference(c *cli.Command, q *plan.Program) (*inference, error) {
 			return nil, usagef("-output: `%s` and `%s` go to the same file %s", first, results[i], f)
 		}
 		seen[f] = results[i]
+		if !stores {
+			continue
+		}
 		if err := writable(f); err != nil {
 			return nil, cannotWrite(f, err)
 		}
@@ -141,11 +145,12 @@ func named(flag string, names, values []string) ([]string, error) {
 	return files, nil
 }
 
-// outputJSON is a result on a rank: its shape, or why the rank does not have it.
+// outputJSON is a result on a rank: its shape and how many ranks share its rows, or why the rank does not have it.
 type outputJSON struct {
 	Name    string `json:"name"`
 	DType   string `json:"dtype,omitempty"`
 	Shape   []int  `json:"shape,omitempty"`
+	Shared  int    `json:"shared_by,omitempty"` // if there are several
 	Missing string `json:"missing,omitempty"`
 }
 
@@ -167,13 +172,17 @@ func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
 		Outputs   []outputJSON `json:"outputs"`
 	}
 	var ranks []rankJSON
-	for i, k := range r.Ranks {
+	shared := 0
+	if p.Degree > 1 {
+		shared = p.Degree
+	}
+	for _, k := range r.Ranks {
 		x := rankJSON{Rank: k.Rank, Stage: k.Stage, PeakBytes: k.PeakBytes}
-		for _, o := range r.Outputs[i] {
+		for _, o := range r.Outputs[k.Stage] {
 			if o.Array == nil {
 				x.Outputs = append(x.Outputs, outputJSON{Name: o.Name, Missing: o.Missing})
 			} else {
-				x.Outputs = append(x.Outputs, outputJSON{Name: o.Name, DType: o.Array.DType.String(), Shape: o.Array.Shape})
+				x.Outputs = append(x.Outputs, outputJSON{Name: o.Name, DType: o.Array.DType.String(), Shape: o.Array.Shape, Shared: shared})
 			}
 		}
 		ranks = append(ranks, x)
@@ -198,6 +207,9 @@ func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
 			}
 		}
 		line := fmt.Sprintf("%s: %s%v on ranks %s", o.Name, o.Array.DType, o.Array.Shape, strings.Join(have, ", "))
+		if shared > 0 {
+			line += fmt.Sprintf(" (the %d of a stage share its rows)", shared)
+		}
 		if in.files[k] != "" {
 			line += ", stored in " + in.files[k]
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
-	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
@@ -36,17 +35,17 @@ var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
 func (a *app) launchCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "launch", Usage: "train with a process for every rank", ArgsUsage: "FILE|DIR",
+			Name: "launch", Usage: "run with a process for every rank", ArgsUsage: "FILE|DIR",
 			Flags: slices.Concat([]cli.Flag{
 				&cli.IntFlag{Name: "n", Usage: "number of processes; for a FILE without -devices also that of devices", HideDefault: true},
 				&cli.StringFlag{Name: "emit", Usage: "start nothing: print what starts the ranks of a bundle on several hosts, for slurm or mpijob (Kubernetes)"},
 				&cli.StringFlag{Name: "transport", Usage: "shared (memory) or socket", Value: "shared"},
-			}, compileFlags(), runFlags()),
+			}, compileFlags(), runFlags(), inferFlags()),
 			Action: a.launch,
 		},
 		{
 			Name: "worker", Usage: "one rank: started by ppc launch, or by mpirun", ArgsUsage: "DIR",
-			Flags:  slices.Concat(compileFlags(), runFlags()),
+			Flags:  slices.Concat(compileFlags(), runFlags(), inferFlags()),
 			Action: a.work,
 		},
 	}
@@ -76,9 +75,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if t := c.String("transport"); t != "shared" && t != "socket" {
 		return usagef("-transport is shared or socket, not `%s`", t)
 	}
-	if d := c.String("device"); d != "cpu" {
-		return usagef("launch runs the cpu device, not `%s`; use ppc run", d)
-	}
 	if d := c.Duration("deadline"); d <= 0 {
 		return usagef("-deadline is %s; it must be longer than nothing", d)
 	}
@@ -87,9 +83,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	ranks := p.NumStages * p.Degree
-	if err := trains(p); err != nil {
-		return err
-	}
 	if e := c.String("emit"); e != "" {
 		emit := emitters[e]
 		switch {
@@ -104,8 +97,13 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if c.IsSet("n") && n != ranks {
 		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
 	}
-	if err := cpu.Fits(p); err != nil {
-		return wrong(err)
+	if _, err := opener(c, p); err != nil {
+		return err
+	}
+	if c.String("device") == "cpu" {
+		if err := cpu.Fits(p); err != nil {
+			return wrong(err)
+		}
 	}
 	states, err := checkpoints(c)
 	if err != nil {
@@ -188,26 +186,25 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
-// trains refuses a program that processes do not run.
-func trains(p *plan.Plan) error {
-	if p.Programs[0].Infer {
-		return wrong(diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "block %s infers, and ranks in processes only train", p.Programs[0].Name).WithRepair("ppc run")})
-	}
-	return nil
-}
-
 // workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler, and the
 // seed with it, is in the bundle that launch has compiled.
 func workerArguments(c *cli.Command, bundle string, compiled bool) []string {
 	args := []string{"worker"}
-	pass := runFlags()
+	pass := append(runFlags(), inferFlags()...)
 	if !compiled {
 		pass = append(pass, &cli.StringFlag{Name: "seed"})
 	}
 	pass = append(pass, &cli.BoolFlag{Name: "json"})
 	for _, f := range pass {
-		if n := f.Names()[0]; c.IsSet(n) {
-			args = append(args, fmt.Sprintf("-%s=%v", n, c.Value(n)))
+		switch n := f.Names()[0]; v := c.Value(n).(type) {
+		case []string:
+			for _, x := range v {
+				args = append(args, fmt.Sprintf("-%s=%s", n, x))
+			}
+		default:
+			if c.IsSet(n) {
+				args = append(args, fmt.Sprintf("-%s=%v", n, v))
+			}
 		}
 	}
 	return append(args, "--", bundle)
@@ -277,6 +274,13 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 		close(removed)
 		time.Sleep(time.Second)
 		os.Exit(3) // a long computation notices nothing
+	}()
+	defer func() {
+		select {
+		case <-w.Lost(): // this may be the end before the above has its turn
+			os.RemoveAll(w.Dir)
+		default:
+		}
 	}()
 	log := bufio.NewWriterSize(os.Stdout, 1<<16)
 	var joined *process.Ranks // open until all are done

@@ -45,15 +45,18 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 		}
 		return nil
 	}
-	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first.
-	if rank > 0 {
-		time.Sleep(time.Second)
-	}
+	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first, whom
+	// the others give the time to have them ended.
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
 	if rank > 0 {
-		fmt.Fprintf(a.err, "rank %d:\n", rank)
+		select {
+		case <-ctx.Done():
+			os.Exit(f.code)
+		case <-time.After(time.Second):
+			fmt.Fprintf(a.err, "rank %d:\n", rank)
+		}
 	}
 	a.show(ppc.Diagnostics(f), f.code == 2)
 	world.Abort(f.code)
@@ -85,14 +88,8 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if err != nil {
 		return err
 	}
-	if err := trains(p); err != nil {
-		return err
-	}
 	if n := p.NumStages * p.Degree; n != ranks {
 		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
-	}
-	if d := c.String("device"); d != "cpu" {
-		return usagef("workers run the cpu device, not `%s`", d)
 	}
 	hash, err := programHash(p)
 	if err != nil {

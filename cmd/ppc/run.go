@@ -21,6 +21,7 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/transport"
 )
@@ -160,7 +161,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}
 	}
-	in, err := a.inference(c, p.Programs[0])
+	in, err := a.inference(c, p.Programs[0], tells)
 	if err != nil {
 		return err
 	}
@@ -189,16 +190,8 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	if s != nil {
 		o.Seed = *s
 	}
-	switch d := c.String("device"); d {
-	case "cpu", "emulator", "ascend":
-	default:
-		return usagef("unknown device `%s`; the devices are cpu, emulator and ascend", d)
-	}
-	if d := c.String("device"); d != "cpu" && c.IsSet("cpu") {
-		return usagef("-cpu chooses kernels of the cpu device; -device is %s", d)
-	}
-	if o.Open, err = ppc.Device(c.String("device"), p); err != nil {
-		return failed(err)
+	if o.Open, err = opener(c, p); err != nil {
+		return err
 	}
 	if c.String("device") == "cpu" && one == nil {
 		if err := cpu.Fits(p); err != nil {
@@ -218,15 +211,18 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return usagef("-save and -log name one file, %s", f)
 	}
 	if f := c.String("init"); f != "" {
-		params, buffers, err := weights(f, notice)
-		if err == nil {
-			o.Initial, err = initial(p, f, params)
-		}
+		w, err := openWeights(f, notice)
 		if err != nil {
 			return wrong(err)
 		}
-		o.Buffers = firstBuffers(p, f, buffers, notice)
+		defer w.close()
+		if err := w.fits(p); err != nil {
+			return wrong(err)
+		}
+		o.Initial = w.values
+		o.Buffers = firstBuffers(p, f, w.buffers, notice)
 	}
+	o.SkipParams = c.String("save") == ""
 	if f := c.String("save"); f != "" && tells {
 		if err := writable(f); err != nil {
 			return cannotWrite(f, err)
@@ -324,6 +320,24 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return a.inferred(p, in, r)
 	}
 	return a.report(r, logs)
+}
+
+// opener gives what opens the stages of a plan on the device of -device.
+func opener(c *cli.Command, p *plan.Plan) (device.Open, error) {
+	d := c.String("device")
+	switch d {
+	case "cpu", "emulator", "ascend":
+	default:
+		return nil, usagef("unknown device `%s`; the devices are cpu, emulator and ascend", d)
+	}
+	if d != "cpu" && c.IsSet("cpu") {
+		return nil, usagef("-cpu chooses kernels of the cpu device; -device is %s", d)
+	}
+	open, err := ppc.Device(d, p)
+	if err != nil {
+		return nil, failed(err)
+	}
+	return open, nil
 }
 
 // reportOnQuit says what the ranks are doing whenever SIGQUIT asks.

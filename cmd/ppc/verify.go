@@ -59,7 +59,7 @@ func (a *app) verifyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if degree > 1 {
+			if degree > 1 && !split.Plan.Programs[0].Infer { // rows of an infer block do not meet
 				return a.verifyRanks(ctx, c, o, split.Plan, r)
 			}
 			if err := compare(ctx, r, split.Plan, ""); err != nil {
@@ -68,9 +68,13 @@ func (a *app) verifyCommand() *cli.Command {
 			stages, params := split.Plan.NumStages, len(split.Plan.Module.Params)
 			if split.Plan.Programs[0].Infer {
 				if a.json {
-					return a.printJSON(map[string]any{"equal": true, "stages": stages, "rows": r.Rows()})
+					return a.printJSON(map[string]any{"equal": true, "stages": stages, "ranks": stages * degree, "rows": r.Rows()})
 				}
-				fmt.Fprintf(a.out, "%d stages equal the unsplit program to the bit: %d rows, every result on every rank that has it\n", stages, r.Rows())
+				what := fmt.Sprintf("%d stages equal", stages)
+				if degree > 1 {
+					what = fmt.Sprintf("%d stages of %d ranks equal", stages, degree)
+				}
+				fmt.Fprintf(a.out, "%s the unsplit program to the bit: %d rows, every result on every rank that has it\n", what, r.Rows())
 				return nil
 			}
 			if a.json {
@@ -219,7 +223,7 @@ func (a *app) reference(ctx context.Context, c *cli.Command, o ppc.Options) (*ve
 	if err := cpu.Fits(r.Plan); err != nil {
 		return nil, refused(err)
 	}
-	in, err := a.inference(c, r.Plan.Programs[0])
+	in, err := a.inference(c, r.Plan.Programs[0], false)
 	if err != nil {
 		return nil, err
 	}

@@ -35,53 +35,67 @@ func checkpoints(c *cli.Command) (runtime.Checkpoint, error) {
 
 func isSafetensors(name string) bool { return strings.HasSuffix(name, ".safetensors") }
 
-// weights reads what -init names: an npz file, a safetensors file, or the parameters and buffers of a checkpoint, whose other
-// state is left where it is.
-func weights(name string, notice func(string)) (params, buffers []data.Array, err error) {
-	if st, err := os.Stat(name); err != nil || !st.IsDir() {
-		read := func() ([]data.Array, error) { return data.ReadNPZ(name) }
-		if isSafetensors(name) {
-			read = func() ([]data.Array, error) { return data.ReadSafetensors(name) }
-		}
-		params, err = read()
-		return params, nil, err
+// weights is what -init names: an npz file, a safetensors file, or the parameters and buffers of a checkpoint, whose other state
+// is left where it is. Parameters are read one by one, when a rank asks for its own.
+type weights struct {
+	path    string
+	tensors []data.Tensor
+	buffers []data.Array
+	read    func(name string) (data.Array, error)
+	close   func() error
+}
+
+func openWeights(path string, notice func(string)) (*weights, error) {
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		return openCheckpoint(path, notice)
 	}
-	c, err := checkpoint.Find(name, notice)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer c.Close()
-	for _, e := range c.Parameters {
-		x, err := c.Read(e.Name)
+	if isSafetensors(path) {
+		s, err := data.OpenSafetensors(path)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		params = append(params, x)
+		return &weights{path: path, tensors: s.Tensors, read: s.Read, close: s.Close}, nil
+	}
+	z, err := data.OpenNPZ(path)
+	if err != nil {
+		return nil, err
+	}
+	return &weights{path: path, tensors: z.Tensors, read: z.Read, close: z.Close}, nil
+}
+
+func openCheckpoint(path string, notice func(string)) (*weights, error) {
+	c, err := checkpoint.Find(path, notice)
+	if err != nil {
+		return nil, err
+	}
+	w := &weights{path: path, read: c.Read, close: c.Close}
+	for _, e := range c.Parameters {
+		w.tensors = append(w.tensors, data.Tensor{Name: e.Name, DType: data.F32, Shape: e.Shape})
 	}
 	for _, e := range c.Buffers {
 		x, err := c.Read(checkpoint.BufferName(e.Name))
 		if err != nil {
-			return nil, nil, err
+			c.Close()
+			return nil, err
 		}
 		x.Name = e.Name
-		buffers = append(buffers, x)
+		w.buffers = append(w.buffers, x)
 	}
-	return params, buffers, nil
+	return w, nil
 }
 
-// initial takes the first values of all parameters from the arrays of a file. Their names must be those of the model.
-func initial(p *plan.Plan, name string, arrays []data.Array) (map[string][]float32, error) {
+// fits tells whether there are the parameters of a plan, all of them and no others.
+func (w *weights) fits(p *plan.Plan) error {
 	var errs diag.List
-	out := map[string][]float32{}
-	at := diag.At(diag.Pos{File: name})
+	at := diag.At(diag.Pos{File: w.path})
 	var names []string
 	for _, q := range p.Module.Params {
 		names = append(names, q.Name)
 	}
-	for i := range arrays {
-		x := &arrays[i]
-		q := p.Module.Param(x.Name)
-		switch {
+	have := map[string]bool{}
+	for _, x := range w.tensors {
+		have[x.Name] = true
+		switch q := p.Module.Param(x.Name); {
 		case q == nil:
 			d := diag.Errorf(diag.BadDataFile, at, "array `%s` is no parameter of the model", x.Name)
 			if s := diag.DidYouMean(x.Name, names); s != "" {
@@ -90,28 +104,34 @@ func initial(p *plan.Plan, name string, arrays []data.Array) (map[string][]float
 			errs.Add(d)
 		case !slices.Equal(x.Shape, q.Type.Shape) || !x.DType.IsFloat():
 			errs.Add(diag.Errorf(diag.BadDataFile, at, "array `%s` is %s%s, the parameter is %s", x.Name, x.DType, ir.ShapeString(x.Shape), q.Type))
-		default:
-			v := make([]float32, x.Elems())
-			if err := x.Float32(v); err != nil {
-				errs.Add(diag.Errorf(diag.BadValueRange, at, "array `%s`: %v", x.Name, err))
-			}
-			out[x.Name] = v
 		}
 	}
 	var missing []string
 	for _, n := range names {
-		if _, ok := out[n]; !ok && !errs.HasErrors() {
+		if !have[n] && !errs.HasErrors() {
 			missing = append(missing, "`"+n+"`")
 		}
 	}
 	if len(missing) > 0 {
 		what := "file"
-		if st, err := os.Stat(name); err == nil && st.IsDir() {
+		if st, err := os.Stat(w.path); err == nil && st.IsDir() {
 			what = "checkpoint"
 		}
 		errs.Add(diag.Errorf(diag.BadDataFile, at, "the %s lacks the parameters %s", what, strings.Join(missing, ", ")))
 	}
-	return out, errs.Err()
+	return errs.Err()
+}
+
+// values puts a parameter into dst, row-major.
+func (w *weights) values(name string, dst []float32) (bool, error) {
+	x, err := w.read(name)
+	if err != nil {
+		return false, err
+	}
+	if err := x.Float32(dst); err != nil {
+		return false, diag.List{diag.Errorf(diag.BadValueRange, diag.At(diag.Pos{File: w.path}), "array `%s`: %v", name, err)}
+	}
+	return true, nil
 }
 
 // firstBuffers gives buffers the values that a checkpoint has for them, and tells which it has not used.

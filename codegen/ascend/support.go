@@ -12,6 +12,9 @@ var unsupported = map[ir.Kind]bool{
 	ir.Gather: true, ir.GatherGrad: true, ir.GatherAccumulate: true,
 }
 
+// WithoutKernels is the repair of what has no kernel for a chip.
+const WithoutKernels = "-target none compiles, and -device cpu runs, without kernels"
+
 // supported refuses plans with operations that have no kernel, once per operation, and optimizers whose scalars are not
 // the same for every step and parameter: programs for the chip have them as constants.
 func supported(p *plan.Plan) diag.List {
@@ -22,7 +25,7 @@ func supported(p *plan.Plan) diag.List {
 			if unsupported[op.Kind] && !told[op.Kind] {
 				told[op.Kind] = true
 				errs.Add(diag.Errorf(diag.NotSupported, diag.At(op.Pos), "`%s` has no kernel for the target `%s` yet", op.Kind, p.Target).
-					WithRepair("-target none compiles without kernels"))
+					WithRepair(WithoutKernels))
 			}
 		}
 	}
@@ -44,7 +47,7 @@ func supported(p *plan.Plan) diag.List {
 		}
 		if varying {
 			errs.Add(diag.Errorf(diag.NotSupported, diag.Range{}, "the optimizer %s has schedules or groups, which programs for the target `%s` do not have yet", o.Name, p.Target).
-				WithRepair("-target none compiles without kernels"))
+				WithRepair(WithoutKernels))
 		}
 	}
 	return errs

@@ -51,7 +51,7 @@ func (d *differ) activity(f *ir.Func, args []bool) []bool {
 		active[a] = args[i] && f.TypeOf(a).DType.IsFloat()
 	}
 	for _, v := range f.ParamReads() {
-		active[v] = f.TypeOf(v).DType.IsFloat()
+		active[v] = isTrained(f, v)
 	}
 	for _, op := range f.Ops {
 		any := false
@@ -71,6 +71,11 @@ func (d *differ) activity(f *ir.Func, args []bool) []bool {
 		}
 	}
 	return active
+}
+
+// isTrained tells whether a value that is a parameter has a gradient.
+func isTrained(f *ir.Func, v ir.ValueID) bool {
+	return f.TypeOf(v).DType.IsFloat() && !f.Value(v).Param.Frozen
 }
 
 // reaches tells which results of f depend on an active argument.
@@ -184,7 +189,7 @@ func (b *builder) copyForward(f *ir.Func, wants, params, grads []bool) {
 		isRead[a] = params[i] && f.TypeOf(a).DType.IsFloat()
 	}
 	for _, v := range f.ParamReads() {
-		isRead[v] = f.TypeOf(v).DType.IsFloat()
+		isRead[v] = isTrained(f, v)
 	}
 	// A parameter that comes back from a call is still the parameter: who uses it reads the parameter.
 	same := b.sames(f)

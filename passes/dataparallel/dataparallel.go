@@ -15,28 +15,36 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// Run rewrites an entry function for a part of the rows. rows is axis 0 of its inputs; whole says which of them have no rows, and
-// buffers, behind the inputs, have none. It returns how each result of the whole micro-batch comes from those of the ranks; the
-// results from number results on are new values of buffers, which must be the same on all.
-func Run(entry *ir.Func, rows, degree int, whole []bool, results int) (*ir.Func, []plan.Fold, diag.List) {
+// Run rewrites an entry function for a part of the rows. rows is axis 0 of its inputs; whole says which of them have no rows. Buffers
+// stand behind the inputs, and their new values behind the results, from number results on. They are the same on all ranks; but
+// where each micro-batch has its own buffers (own), those with an entry for each row hold the entries of a rank's rows. Run returns
+// how each result of the whole micro-batch comes from those of the ranks.
+func Run(entry *ir.Func, rows, degree int, whole []bool, results int, own bool) (*ir.Func, []plan.Fold, diag.List) {
 	if degree == 1 {
 		return entry, make([]plan.Fold, len(entry.Results)), nil
 	}
 	s := &splitter{rows: rows, degree: degree, done: map[string]*part{}}
 	args := make([]plan.Fold, len(entry.Args))
-	for i := range args {
-		if args[i] = plan.ByRows; i >= len(whole) || whole[i] {
-			args[i] = plan.Whole
+	for i, a := range entry.Args {
+		t, buffer := entry.TypeOf(a), i >= len(whole)
+		if !buffer && !whole[i] || buffer && own && t.Rank() > 0 && t.Shape[0] == rows {
+			args[i] = plan.ByRows
 		}
 	}
 	p := s.function(entry, args)
 	for i := results; i < len(p.results); i++ {
-		if p.results[i] != plan.Whole {
-			at := entry.Value(entry.Results[i])
-			s.list.Add(diag.Errorf(diag.MixesRows, diag.At(at.Op.Pos), "a buffer gets a value that depends on the rows of the batch, which are on %d ranks", degree).
+		kept, at := args[len(whole)+i-results], diag.At(entry.Value(entry.Results[i]).Op.Pos)
+		switch {
+		case p.results[i] == kept:
+			continue
+		case kept == plan.ByRows:
+			s.list.Add(diag.Errorf(diag.MixesRows, at, "a buffer with an entry for each row gets a value that has none for those of a rank; the rows are on %d ranks", degree).
 				WithRepair("use as many devices as stages"))
-			return nil, nil, s.list
+		default:
+			s.list.Add(diag.Errorf(diag.MixesRows, at, "a buffer gets a value that depends on the rows of the batch, which are on %d ranks", degree).
+				WithRepair("use as many devices as stages"))
 		}
+		return nil, nil, s.list
 	}
 	return p.f, p.results, s.list
 }

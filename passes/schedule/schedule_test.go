@@ -58,6 +58,9 @@ func TestAllSizes(t *testing.T) {
 			}
 		}
 	}
+	prove(16, 1, 1, 4)
+	prove(16, 2, 5, 4)
+	prove(16, 1, 40, 4)
 }
 
 // A value may go straight from any stage to any later one, and its gradient straight back, also past stages that no gradient
