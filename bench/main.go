@@ -7,8 +7,8 @@
 //	go run ./bench compile                compile time against layers and micro-batches, process start included
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
 //	go run ./bench inference              requests per second and latency of a session on one and four stages
-//	go run ./bench startup                memory of each rank of a wide model as a process, from the start on
 //	go run ./bench faults [-n N]          random faults of runs as processes: each must end, say why, leave nothing and go on
+//	go run ./bench startup                memory of each rank of a wide model as a process, from the start on
 //	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
 package main
 
@@ -44,10 +44,10 @@ func main() {
 		err = models(*n)
 	case "inference":
 		err = inference(*runs)
-	case "startup":
-		err = startup()
 	case "faults":
 		err = randomFaults(*n)
+	case "startup":
+		err = startup()
 	case "accuracy":
 		err = accuracy(*data)
 	default:

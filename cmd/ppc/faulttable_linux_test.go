@@ -177,3 +177,23 @@ func TestDiffers(t *testing.T) {
 		}
 	}
 }
+
+// A rank that stands still before the ranks are joined ends the run too.
+func TestStandsStillAtStart(t *testing.T) {
+	eachForm(t, faults.Forms[2:], func(t *testing.T, f faults.Form) {
+		r, err := faults.Start(f, "ppc", ".", 2, "-deadline", "2s", "endless.pp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		pids := r.Pids()
+		for until := time.Now().Add(time.Minute); pids[1] == 0 && time.Now().Before(until); pids = r.Pids() {
+			time.Sleep(time.Millisecond)
+		}
+		if err := syscall.Kill(pids[1], syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		ends(t, r, 3, `rank 1 has given no sign of life for 2s|rank 0: MPI has not joined this rank with the others for 2s|nothing has come for 2s: rank 0 waits .* for rank 1`)
+		holds(t, ".", `endless\.pp|data\.npz|log_output`)
+	})
+}

@@ -21,7 +21,13 @@ import (
 
 // workUnderMPI is one rank that mpirun has started. The first one speaks for all where they would say the same.
 func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
+	deadline := c.Duration("deadline")
+	if deadline <= 0 {
+		return usagef("-deadline is %s; it must be longer than nothing", deadline)
+	}
+	late := a.giveUp(deadline, "MPI has not joined this rank with the others")
 	world, rank, ranks, err := mpi.Start()
+	late.Stop()
 	switch {
 	case errors.Is(err, mpi.ErrMissing):
 		return &failure{code: 3, err: diag.List{diag.Errorf(diag.MissingTool, diag.Range{}, "%v", err).
@@ -30,13 +36,17 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 		return failed(err)
 	}
 	go endWithParent()
-	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
+	tells, err := a.rankUnderMPI(ctx, c, world, rank, ranks)
 	var f *failure
 	var saved *runtime.Preempted
 	if err == nil || errors.As(err, &f) && errors.As(f.reason, &saved) { // on all ranks
 		if err != nil && rank == 0 {
 			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
 		}
+		if !tells {
+			deadline *= 10 // the one that does may be storing what there is
+		}
+		defer a.giveUp(deadline, "others do not come to the end of the run").Stop()
 		if err := world.Finish(); err != nil {
 			return failed(err)
 		}
@@ -63,6 +73,15 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
+// giveUp ends the process if a call of MPI, which waits for all ranks and which nothing else ends, takes longer than that.
+func (a *app) giveUp(deadline time.Duration, what string) *time.Timer {
+	return time.AfterFunc(deadline, func() {
+		rank := os.Getenv("OMPI_COMM_WORLD_RANK")
+		a.show(diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "rank %s: %s for %s", rank, what, deadline)}, false)
+		os.Exit(3)
+	})
+}
+
 // endWithParent ends this process when the one that started it, mpirun or its helper on this host, has ended without ending it.
 func endWithParent() {
 	for parent := os.Getppid(); os.Getppid() == parent; {
@@ -71,40 +90,41 @@ func endWithParent() {
 	os.Exit(3)
 }
 
-func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) error {
+// rankUnderMPI runs a rank and says whether it tells of the run.
+func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) (tells bool, err error) {
 	name, err := file(c)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := apart(c, name); err != nil {
-		return err
+		return false, err
 	}
 	if st, err := os.Stat(name); err == nil && !st.IsDir() && !c.IsSet("devices") {
 		if err := c.Set("devices", fmt.Sprint(ranks)); err != nil {
-			return err
+			return false, err
 		}
 	}
 	p, err := a.plan(ctx, c, name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if n := p.NumStages * p.Degree; n != ranks {
-		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
+		return false, usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
 	}
 	hash, err := programHash(p)
 	if err != nil {
-		return failed(err)
+		return false, failed(err)
 	}
-	if err := agree(world, rank, ranks, hash); err != nil {
-		return err
+	if err := agree(world, rank, ranks, hash, c.Duration("deadline")); err != nil {
+		return false, err
 	}
 	dir := c.String("log-dir")
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return cannotWrite(dir, err)
+		return false, cannotWrite(dir, err)
 	}
 	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("worker_%d.log", rank)))
 	if err != nil {
-		return cannotWrite(dir, err)
+		return false, cannotWrite(dir, err)
 	}
 	defer f.Close()
 	log := bufio.NewWriterSize(f, 1<<16)
@@ -125,7 +145,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if e := log.Flush(); err == nil && e != nil {
 		err = cannotWrite(dir, e)
 	}
-	return err
+	return one.tells, err
 }
 
 // watchAlone ends the run if this rank waits for longer than the deadline in one action: of the others it knows nothing.
@@ -157,7 +177,7 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 const agreement = 1 << 20
 
 // agree makes sure that all ranks run one program with one version of ppc.
-func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
+func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte, deadline time.Duration) error {
 	if ranks == 1 {
 		return nil
 	}
@@ -169,7 +189,17 @@ func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
 	for k := range ranks {
 		everyone.Ranks = append(everyone.Ranks, k)
 	}
-	all, err := world.Endpoint(rank, make(chan struct{}), func(int) {}).Join(everyone).Gather(values)
+	late, peer := make(chan struct{}), 0
+	defer time.AfterFunc(deadline, func() { close(late) }).Stop()
+	waiting := func(k int) {
+		if k >= 0 {
+			peer = k
+		}
+	}
+	all, err := world.Endpoint(rank, late, waiting).Join(everyone).Gather(values)
+	if err == transport.ErrStopped {
+		err = fmt.Errorf("nothing has come for %s: rank %d waits for rank %d to say which program it has", deadline, rank, peer)
+	}
 	if err != nil {
 		return failed(err)
 	}
