@@ -247,7 +247,7 @@ func runDataParallel(s *state) error {
 			s.degrees[i] = 1
 		default:
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
-				WithRepair("use a batch that is a multiple of %d, or %d devices", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree))}
+				WithRepair("use a batch that is a multiple of %d, or %d devices%s", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree), fewer(rows*q.MicroBatches, q.MicroBatches, degree))}
 		}
 		results := s.buffers(i).Result
 		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, results, q.Feedback != nil)
@@ -270,6 +270,16 @@ func runDataParallel(s *state) error {
 		}
 	}
 	return nil
+}
+
+// fewer is a further repair: a smaller number of micro-batches, whose rows can be shared out; "" if there is none.
+func fewer(batch, micro, degree int) string {
+	for m := micro - 1; m > 0; m-- {
+		if batch%(m*degree) == 0 {
+			return fmt.Sprintf(", or -micro %d", m)
+		}
+	}
+	return ""
 }
 
 func commonDivisor(a, b int) int {

@@ -4,7 +4,8 @@
 //	ppc run examples/gpt/tiny.pp -save weights.npz
 //	ppc run examples/gpt/generate.pp -init weights.npz -input prompts.npy -tokens 10 -output out.npy
 //
-// It compiles for any number of stages up to the number of layers (-stages).
+// It compiles for any number of stages up to the number of layers (-stages); -devices has several ranks of a stage share the
+// requests, and ppc launch makes each rank a process.
 const vocab = 64
 const context = 16
 const dim = 32
