@@ -1,8 +1,10 @@
 package ppc
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -381,6 +383,30 @@ func TestShardWarnings(t *testing.T) {
 				t.Errorf("level %d, lag %d: the plan has %d, and the warnings are %v", level, lag, r.Plan.WLag, r.Warnings)
 			}
 		}
+	}
+}
+
+// What ranks print does not depend on what they share out: those that run an evaluation only since others need their parts of the
+// values print nothing in it.
+func TestSilentRanks(t *testing.T) {
+	file := spreadData(t)
+	prints := func(level int) (logs [6]bytes.Buffer) {
+		src := strings.NewReplacer("MARK", "", "ENTRIES", fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", level), "        return concat", "        print(\"y is:\", y)\n        return concat").Replace(spread)
+		p := compileFile(t, Options{File: "spread.pp", Source: []byte(src), Stages: 2, Devices: 6}).Plan
+		_, err := runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, DataPath: file, Seed: 1, Log: func(rank int) io.Writer { return &logs[rank] }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return logs
+	}
+	want, got := prints(plan.ShardGradients), prints(plan.ShardValue)
+	for r := range want {
+		if want[r].String() != got[r].String() {
+			t.Errorf("rank %d prints %d bytes with level 3 and %d with level 2", r, got[r].Len(), want[r].Len())
+		}
+	}
+	if first, second := want[3].Len(), want[4].Len(); second == 0 || first <= second {
+		t.Errorf("the first rank of the last stage prints %d bytes, the next one %d", first, second)
 	}
 }
 

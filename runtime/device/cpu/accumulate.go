@@ -105,7 +105,6 @@ func (m *machine) sum(a *accumulation, lo, hi int) error {
 // gradient makes what a micro-batch on this rank adds to an accumulator that holds a part.
 func (m *machine) gradient(a *accumulation, micro int) ([]float32, error) {
 	whole := m.whole[:plan.CPU.ItemBytes(plan.Item{Type: a.acc.typ, Form: a.acc.form})/4]
-	clear(whole) // what only fills up a packed form is not written
 	return whole, m.accumulate(a, whole, micro, micro+1, false)
 }
 
