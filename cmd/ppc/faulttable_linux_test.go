@@ -197,3 +197,18 @@ func TestStandsStillAtStart(t *testing.T) {
 		holds(t, ".", `endless\.pp|data\.npz|log_output`)
 	})
 }
+
+// Launch leaves nothing at whatever moment it is killed, from its first one on.
+func TestLaunchKilledEarly(t *testing.T) {
+	endlessFolder(t)
+	for moment := time.Duration(0); moment < 120*time.Millisecond; moment += 6 * time.Millisecond {
+		r, err := faults.Start(faults.Shared, "ppc", ".", 2, "-checkpoint", "ck", "endless.pp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		time.Sleep(moment)
+		r.Signal(syscall.SIGKILL)
+		ends(t, r, -1)
+	}
+}
