@@ -64,7 +64,7 @@ func each(pids []int, do func(pid int) error) error {
 
 var faultKinds = []faultKind{
 	{name: "rank killed", forms: separate, says: `rank %d `, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGKILL) }},
-	{name: "rank stopped", forms: separate, says: `for rank %d|rank %d |process rank %d`, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGSTOP) }},
+	{name: "rank stopped", forms: separate, says: `for rank %d|rank %d |MPI has not joined`, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGSTOP) }},
 	{name: "rank slow", forms: separate, plant: func(_ *faults.Run, pid int, _ []int, random *rand.Rand) error {
 		syscall.Kill(pid, syscall.SIGSTOP)
 		time.Sleep(time.Duration(random.IntN(int(faultDeadline / 3))))

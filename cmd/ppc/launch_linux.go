@@ -112,15 +112,14 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	}
 	if states.Dir != "" {
 		store := checkpoint.Store{Dir: states.Dir}
-		err := store.Prepare()
-		if err == nil {
-			var lock *checkpoint.Lock
-			lock, err = store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
-			defer lock.Close()
+		if err := store.Prepare(); err != nil {
+			return failed(err)
 		}
+		lock, err := store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
 		if err != nil {
 			return failed(err)
 		}
+		defer lock.Close()
 		store.Clean()
 		defer store.Clean() // when no worker is left
 	}

@@ -92,6 +92,7 @@ func (a *app) giveUp(deadline time.Duration, what string) *time.Timer {
 	return time.AfterFunc(deadline, func() {
 		rank := os.Getenv("OMPI_COMM_WORLD_RANK")
 		a.show(diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "rank %s: %s for %s", rank, what, deadline)}, false)
+		time.Sleep(time.Second / 2) // for the others to say so too: who does not is the one
 		os.Exit(3)
 	})
 }
