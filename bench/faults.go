@@ -38,7 +38,7 @@ train faulty {
 const (
 	faultSteps    = 300
 	faultDeadline = 3 * time.Second
-	faultPatience = 30 * time.Second // a run that lasts longer does not end
+	faultPatience = 60 * time.Second // a run that lasts longer does not end
 )
 
 // faultKind is what can happen to a run.
@@ -64,7 +64,7 @@ func each(pids []int, do func(pid int) error) error {
 
 var faultKinds = []faultKind{
 	{name: "rank killed", forms: separate, says: `rank %d `, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGKILL) }},
-	{name: "rank stopped", forms: separate, says: `rank %d`, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGSTOP) }},
+	{name: "rank stopped", forms: separate, says: `for rank %d|rank %d |MPI has not joined`, plant: func(_ *faults.Run, pid int, _ []int, _ *rand.Rand) error { return syscall.Kill(pid, syscall.SIGSTOP) }},
 	{name: "rank slow", forms: separate, plant: func(_ *faults.Run, pid int, _ []int, random *rand.Rand) error {
 		syscall.Kill(pid, syscall.SIGSTOP)
 		time.Sleep(time.Duration(random.IntN(int(faultDeadline / 3))))
@@ -75,7 +75,8 @@ var faultKinds = []faultKind{
 	{name: "disk full", forms: faults.Forms, says: "file too large", plant: func(_ *faults.Run, _ int, pids []int, _ *rand.Rand) error {
 		return each(pids, func(pid int) error { return faults.LimitFiles(pid, 200_000) })
 	}},
-	{name: "no more files", forms: faults.Forms, says: "(?i)too many open files", dead: true, plant: func(_ *faults.Run, _ int, pids []int, _ *rand.Rand) error { return each(pids, faults.LimitOpen) }},
+	// Without files Go's own run time, which ends with the code 2, cannot start.
+	{name: "no more files", forms: faults.Forms, says: "(?i)too many open files|has ended with the code 2|netpoll", dead: true, plant: func(_ *faults.Run, _ int, pids []int, _ *rand.Rand) error { return each(pids, faults.LimitOpen) }},
 	{name: "signal", forms: faults.Forms, says: `interrupted`, plant: func(r *faults.Run, _ int, _ []int, _ *rand.Rand) error {
 		if r.Form == faults.MPI {
 			r.Signal(syscall.SIGUSR1)

@@ -63,8 +63,11 @@ func TestFaultsWhileRunning(t *testing.T) {
 	for _, b := range whileRunning {
 		t.Run(b.name, func(t *testing.T) {
 			eachForm(t, b.forms, func(t *testing.T, f faults.Form) {
-				wide := []string{"-set", "width=200"}
-				r := start(t, f, 2, append(wide, "-checkpoint", "ck", "-save-every", "2", "-keep", "2", "-deadline", "2s", "-log", "steps.jsonl", "-save", "end.npz")...)
+				wide, deadline := []string{"-set", "width=200"}, "60s"
+				if strings.Contains(b.says, "for 2s") {
+					deadline = "2s"
+				}
+				r := start(t, f, 2, append(wide, "-checkpoint", "ck", "-save-every", "2", "-keep", "2", "-deadline", deadline, "-log", "steps.jsonl", "-save", "end.npz")...)
 				if err := b.plant(r, r.Pids()); err != nil {
 					t.Fatal(err)
 				}
@@ -193,7 +196,22 @@ func TestStandsStillAtStart(t *testing.T) {
 		if err := syscall.Kill(pids[1], syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		ends(t, r, 3, `rank 1 has given no sign of life for 2s|rank 0: MPI has not joined this rank with the others for 2s|nothing has come for 2s: rank 0 waits .* for rank 1`)
+		ends(t, r, 3, `rank 1 has given no sign of life for 2s|rank 0: MPI has not joined this rank with the others for 10s|nothing has come for (2|10)s: rank 0 waits .* for rank 1`)
 		holds(t, ".", `endless\.pp|data\.npz|log_output`)
 	})
+}
+
+// Launch leaves nothing at whatever moment it is killed, from its first one on.
+func TestLaunchKilledEarly(t *testing.T) {
+	endlessFolder(t)
+	for moment := time.Duration(0); moment < 120*time.Millisecond; moment += 6 * time.Millisecond {
+		r, err := faults.Start(faults.Shared, "ppc", ".", 2, "-checkpoint", "ck", "endless.pp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		time.Sleep(moment)
+		r.Signal(syscall.SIGKILL)
+		ends(t, r, -1)
+	}
 }

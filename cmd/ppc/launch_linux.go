@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -111,28 +112,20 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	}
 	if states.Dir != "" {
 		store := checkpoint.Store{Dir: states.Dir}
-		err := store.Prepare()
-		if err == nil {
-			var lock *checkpoint.Lock
-			lock, err = store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
-			defer lock.Close()
+		if err := store.Prepare(); err != nil {
+			return failed(err)
 		}
+		lock, err := store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
 		if err != nil {
 			return failed(err)
 		}
+		defer lock.Close()
 		store.Clean()
 		defer store.Clean() // when no worker is left
 	}
-	dir, err := os.MkdirTemp("", "ppc-") // nobody else can enter it
-	if err != nil {
-		return cannotWrite(os.TempDir(), err)
-	}
-	defer os.RemoveAll(dir)
+	dir := filepath.Join(os.TempDir(), "ppc-"+rand.Text())
 	if compiles {
 		bundle = filepath.Join(dir, "bundle")
-		if err := plan.Write(bundle, p, nil); err != nil {
-			return cannotWrite(bundle, err)
-		}
 	}
 	command, err := os.Executable()
 	if err != nil {
@@ -154,8 +147,19 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		defer late()
 	}
 	logs.event("ppc %s: %d ranks of %s", ppc.Version, ranks, name)
+	fill := func() error {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return cannotWrite(dir, err)
+		}
+		if compiles {
+			if err := plan.Write(bundle, p, nil); err != nil {
+				return cannotWrite(bundle, err)
+			}
+		}
+		return nil
+	}
 	err = launch.Run(ctx, launch.Options{
-		Ranks: ranks, Dir: dir, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
+		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
 		Command: func(rank int) *exec.Cmd {
 			cmd := exec.Command(command, args...)
 			cmd.Stdout, cmd.Stderr = logs.workers[rank], logs.workers[rank]

@@ -80,7 +80,7 @@ func failed(err error) error {
 		list = diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "%v", saved).
 			WithRepair("-resume %s goes on from it", saved.Path)}
 	case errors.Is(err, context.Canceled):
-		return &failure{code: 3, err: diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}}
+		return &failure{code: 3, err: diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}, reason: err}
 	case !errors.As(err, &list):
 		var one diag.Diagnostic
 		if !errors.As(err, &one) {

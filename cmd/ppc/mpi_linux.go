@@ -25,7 +25,7 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	if deadline <= 0 {
 		return usagef("-deadline is %s; it must be longer than nothing", deadline)
 	}
-	late := a.giveUp(deadline, "MPI has not joined this rank with the others")
+	late := a.giveUp(max(deadline, longestStart), "MPI has not joined this rank with the others")
 	world, rank, ranks, err := mpi.Start()
 	late.Stop()
 	switch {
@@ -60,9 +60,20 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
+	var waited *nothingCame
+	if errors.As(f.reason, &waited) { // each rank knows whom it waits for; only all together show who keeps them
+		a.show(ppc.Diagnostics(f), false)
+		time.Sleep(c.Duration("deadline") / 4)
+		world.Abort(f.code)
+		return err
+	}
 	if rank > 0 {
+		ended := ctx.Done()
+		if errors.Is(f.reason, context.Canceled) {
+			ended = nil // the signal may have come to this rank only
+		}
 		select {
-		case <-ctx.Done():
+		case <-ended:
 			os.Exit(f.code)
 		case <-time.After(time.Second):
 			fmt.Fprintf(a.err, "rank %d:\n", rank)
@@ -73,11 +84,15 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
+// longestStart is what ranks get at least to find each other: MPI takes its time for that, on a busy machine or many.
+const longestStart = 10 * time.Second
+
 // giveUp ends the process if a call of MPI, which waits for all ranks and which nothing else ends, takes longer than that.
 func (a *app) giveUp(deadline time.Duration, what string) *time.Timer {
 	return time.AfterFunc(deadline, func() {
 		rank := os.Getenv("OMPI_COMM_WORLD_RANK")
 		a.show(diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "rank %s: %s for %s", rank, what, deadline)}, false)
+		time.Sleep(time.Second / 2) // for the others to say so too: who does not is the one
 		os.Exit(3)
 	})
 }
@@ -115,7 +130,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if err != nil {
 		return false, failed(err)
 	}
-	if err := agree(world, rank, ranks, hash, c.Duration("deadline")); err != nil {
+	if err := agree(world, rank, ranks, hash, max(c.Duration("deadline"), longestStart)); err != nil {
 		return false, err
 	}
 	dir := c.String("log-dir")
@@ -148,6 +163,9 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	return one.tells, err
 }
 
+// nothingCame is the error of a rank that has waited for too long.
+type nothingCame struct{ error }
+
 // watchAlone ends the run if this rank waits for longer than the deadline in one action: of the others it knows nothing.
 func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time.Duration, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(max(deadline/8, time.Millisecond))
@@ -166,7 +184,7 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 			if !waits || actions != last {
 				last, since = actions, now
 			} else if now.Sub(since) >= deadline {
-				stop(fmt.Errorf("nothing has come for %s: %s", deadline, text))
+				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", deadline, text)})
 				return
 			}
 		}
