@@ -98,7 +98,7 @@ var faultKinds = []faultKind{
 // faultRuns are the runs that are disturbed, and those that are not.
 type faultRuns struct {
 	ppc, dir string
-	last     map[faults.Form]time.Duration
+	lasts    map[faults.Form][]time.Duration // by pairs of ranks less one
 	log      map[int][]byte // lines, by the number of ranks
 	params   map[int][]byte
 }
@@ -118,7 +118,7 @@ func randomFaults(n int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	f := &faultRuns{ppc: filepath.Join(dir, "ppc"), dir: dir, last: map[faults.Form]time.Duration{}, log: map[int][]byte{}, params: map[int][]byte{}}
+	f := &faultRuns{ppc: filepath.Join(dir, "ppc"), dir: dir, lasts: map[faults.Form][]time.Duration{}, log: map[int][]byte{}, params: map[int][]byte{}}
 	if out, err := exec.Command("go", "build", "-o", f.ppc, "./cmd/ppc").CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %s", out)
 	}
@@ -192,7 +192,7 @@ func (f *faultRuns) prepare() error {
 			if err := r.Wait(faultPatience); err != nil || r.Code != 0 {
 				return fmt.Errorf("%s: %v %s", form, err, r.Stderr())
 			}
-			f.last[form] = r.Took
+			f.lasts[form] = append(f.lasts[form], r.Took)
 			log, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
 			if err != nil {
 				return err
@@ -235,7 +235,7 @@ func (f *faultRuns) try(kind *faultKind, form faults.Form, ranks int, random *ra
 		return []string{err.Error()}
 	}
 	defer r.Close()
-	time.Sleep(time.Duration(random.Int64N(int64(f.last[form]))))
+	time.Sleep(time.Duration(0.9 * random.Float64() * float64(f.lasts[form][ranks/2-1])))
 	rank := random.IntN(ranks)
 	pids := r.Pids()
 	for range 200 { // a rank that does not run yet cannot be hit
