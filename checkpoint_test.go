@@ -110,7 +110,7 @@ func (l layout) compile(t *testing.T, replace ...string) *plan.Plan {
 		entries = "interleave = true\n"
 	}
 	if l.shard > 0 {
-		entries += fmt.Sprintf("optimizer_shard = { level: %d, threshold: 1 }\n", l.shard)
+		entries += fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }\n", l.shard)
 	}
 	src := strings.NewReplacer("MARK", mark, "ENTRIES", entries).Replace(kept)
 	src = strings.NewReplacer(replace...).Replace(src)
@@ -121,7 +121,10 @@ func (l layout) compile(t *testing.T, replace ...string) *plan.Plan {
 	return c.Plan
 }
 
-// layouts are all that there are: one stage has no chunks, one rank shares nothing.
+// sums tells layouts apart that round the sums of gradients differently.
+func (l layout) sums() [2]int { return [2]int{l.degree, l.shard / plan.ShardGradients} }
+
+// layouts are all that there are without parts of gradients: one stage has no chunks, one rank shares nothing.
 func layouts() (list []layout) {
 	for stages := 1; stages <= 4; stages++ {
 		for chunks := 1; chunks <= min(stages, 2); chunks++ {
@@ -234,17 +237,20 @@ func (o *opened) memory(t *testing.T, p *plan.Plan, replica int) map[string][]by
 			out[name] = a.Data
 		}
 		for i, sp := range st.Params {
-			put(sp.Param.Name, i, d.Value(i))
-			for k, ref := range sp.States {
-				whole := floats(d.Buffer(ref, 0))
-				if sp.Shared {
-					whole = make([]float32, len(d.Value(i)))
-					for r := range p.ShardSize {
-						lo, hi := p.Part(len(whole), r)
-						copy(whole[lo:hi], floats(o.devices[[2]int{s, r}].Buffer(ref, 0)))
-					}
+			join := func(ref plan.Ref, level int) []float32 {
+				if sp.Shard < level {
+					return floats(d.Buffer(ref, 0))
 				}
-				put(checkpoint.StateName(p.Optimizer.States[k].Name, sp.Param.Name), i, whole)
+				whole := make([]float32, sp.Elems())
+				for r := range p.ShardSize {
+					lo, hi := p.Part(len(whole), r)
+					copy(whole[lo:hi], floats(o.devices[[2]int{s, r}].Buffer(ref, 0)))
+				}
+				return whole
+			}
+			put(sp.Param.Name, i, join(sp.Value, plan.ShardValue))
+			for k, ref := range sp.States {
+				put(checkpoint.StateName(p.Optimizer.States[k].Name, sp.Param.Name), i, join(ref, plan.ShardStates))
 			}
 		}
 		for _, b := range st.Buffers {
@@ -256,26 +262,36 @@ func (o *opened) memory(t *testing.T, p *plan.Plan, replica int) map[string][]by
 
 // What is saved in one layout is loaded in any other: parameters, states and buffers to the bit, and the next ten steps are
 // those of the undisturbed run.
-func TestCheckpointsInEveryLayout(t *testing.T) {
+func TestCheckpointsInEveryLayout(t *testing.T) { checkpointsIn(t, layouts()) }
+
+// Also what ranks share out of gradients and values is in no checkpoint.
+func TestCheckpointsOfEveryLevel(t *testing.T) {
+	list := []layout{{1, 1, 1, 0}, {2, 1, 2, 1}}
+	for level := plan.ShardGradients; level <= plan.ShardValue; level++ {
+		list = append(list, layout{1, 1, 2, level}, layout{2, 2, 2, level}, layout{3, 1, 4, level})
+	}
+	checkpointsIn(t, list)
+}
+
+func checkpointsIn(t *testing.T, list []layout) {
 	const at, more = 7, 10
 	file := keptData(t)
-	list := layouts()
 	plans := make([]*plan.Plan, len(list))
 	whole := make([]trace, len(list)) // undisturbed
 	dirs := make([]string, len(list))
 	contents := make([]map[string][]byte, len(list))
 	for i, l := range list {
 		plans[i] = l.compile(t)
-		if shared := slices.ContainsFunc(plans[i].Stages, func(s *plan.Stage) bool {
-			return slices.ContainsFunc(s.Params, func(p plan.StageParam) bool { return p.Shared })
-		}); shared != (l.shard > 0) {
-			t.Fatalf("%s: states are shared out: %t", l, shared)
+		for level := plan.ShardStates; level <= plan.ShardValue; level++ {
+			if got := plans[i].Shares(level); got != (level <= l.shard) {
+				t.Fatalf("%s: level %d is shared out: %t", l, level, got)
+			}
 		}
 		dirs[i] = t.TempDir()
 		whole[i] = keptRun(t, plans[i], runtime.Options{DataPath: file, Steps: at + more, Checkpoint: runtime.Checkpoint{Dir: dirs[i], Every: at, Keep: 9}})
 		path := filepath.Join(dirs[i], fmt.Sprintf("step-%d", at))
 		contents[i] = tensors(t, path)
-		first := slices.IndexFunc(list, func(m layout) bool { return m.degree == l.degree })
+		first := slices.IndexFunc(list, func(m layout) bool { return m.sums() == l.sums() })
 		if err := equalTensors(contents[first], contents[i]); err != nil {
 			t.Errorf("%s against %s: %v", l, list[first], err)
 		}
@@ -307,7 +323,7 @@ func TestCheckpointsInEveryLayout(t *testing.T) {
 			if len(got.steps) != more {
 				t.Fatalf("%s to %s: %d steps", l, m, len(got.steps))
 			}
-			if l.degree == m.degree {
+			if l.sums() == m.sums() {
 				if !slices.Equal(got.steps, whole[to].steps[at:]) {
 					t.Errorf("%s to %s: other losses than the undisturbed run", l, m)
 				}

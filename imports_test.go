@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"":                        {"diag", "ir", "plan", "data", "frontend", "passes", "codegen/ascend", "codegen/ascend/emulator", "runtime", "runtime/device"},
 	"cmd/ppc":                 {"", "diag", "ir", "plan", "data", "frontend", "passes", "runtime", "runtime/device", "runtime/transport", "verify"},
 	"internal/modelgen":       {"data"},
+	"internal/faults":         {},
 }
 
 // libraries lists who may import what from elsewhere.
@@ -42,7 +43,7 @@ var libraries = map[string][]string{
 	"gopkg.in/yaml.v3":                    {"plan"},
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
-	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator"},
+	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator", "internal/faults"},
 	"github.com/ebitengine/purego":        {"runtime/transport"},
 }
 

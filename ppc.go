@@ -82,8 +82,11 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	}
 	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
 		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
-		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
+		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
 	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if list.HasErrors() || spec == nil {
 		return nil, list
 	}
@@ -140,7 +143,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p)...)}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p, o.WLag)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

@@ -17,6 +17,7 @@ import (
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/internal/modelgen"
 	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
@@ -45,7 +46,7 @@ func (o outcome) near(p outcome, within float64) error {
 }
 
 // The tutorial on several ranks per stage: within 1e-6 of the unsplit program at the same batch, and bit-equal among all cuts
-// and schedules of one degree.
+// and schedules of one degree; so also with gradients, or values too, in parts.
 func TestDegreesOfTutorial(t *testing.T) {
 	read := func(file string, batch int) []byte {
 		src, err := os.ReadFile(file)
@@ -57,9 +58,9 @@ func TestDegreesOfTutorial(t *testing.T) {
 		return []byte(strings.ReplaceAll(text, "batch(32)", fmt.Sprintf("batch(%d)", batch)))
 	}
 	var weights map[string][]float32
-	run := func(o Options, batch int) outcome {
+	run := func(o Options, batch, level int) outcome {
 		t.Helper()
-		o.Source = read(o.File, batch)
+		o.Source = bytes.Replace(read(o.File, batch), []byte("    micro_batch_num"), fmt.Appendf(nil, "    optimizer_shard = { level: %d, threshold: 0 }\n    micro_batch_num", level), 1)
 		c, err := Compile(context.Background(), o)
 		if err != nil {
 			t.Fatal(Diagnostics(err))
@@ -70,26 +71,33 @@ func TestDegreesOfTutorial(t *testing.T) {
 		return train(t, c.Plan, runtime.Options{DataPath: mnistData, Steps: 3, SkipEval: true, Initial: from(weights), Norms: o.Schedule == "gpipe", Device: device.Options{Poison: true}})
 	}
 	for _, c := range []struct{ degree, batch int }{{2, 32}, {4, 32}, {3, 48}} {
-		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch)
-		var first *outcome
-		for _, file := range []string{"mnist.pp", "mnist_interleaved.pp", "mnist_auto.pp"} {
-			for _, name := range schedule.Names {
-				stages := 2
-				if file == "mnist_auto.pp" {
-					stages = 1
-				}
-				o := Options{File: "examples/mnist/" + file, Devices: stages * c.degree, Schedule: name}
-				if stages == 1 {
-					o.Stages = 1
-				}
-				got := run(o, c.batch)
-				if err := want.near(got, 1e-6); err != nil {
-					t.Errorf("%s, %s, %d ranks per stage: %v", file, name, c.degree, err)
-				}
-				if first == nil {
-					first = &got
-				} else if !first.equal(got) {
-					t.Errorf("%s, %s, %d ranks per stage: other bits than another cut", file, name, c.degree)
+		want := run(Options{File: "examples/mnist/mnist.pp", Unsplit: true, Devices: 99}, c.batch, 0)
+		first := map[bool]outcome{} // by whether gradients are in parts
+		for level := range 4 {
+			for _, file := range []string{"mnist.pp", "mnist_interleaved.pp", "mnist_auto.pp"} {
+				for _, name := range schedule.Names {
+					other := file == "mnist_interleaved.pp" && name == "1f1b" || file == "mnist_auto.pp" && name == "gpipe"
+					if level == plan.ShardStates || level > plan.ShardStates && !other {
+						continue // two of each: TestShardLevels has more
+					}
+					stages := 2
+					if file == "mnist_auto.pp" {
+						stages = 1
+					}
+					o := Options{File: "examples/mnist/" + file, Devices: stages * c.degree, Schedule: name}
+					if stages == 1 {
+						o.Stages = 1
+					}
+					got := run(o, c.batch, level)
+					if err := want.near(got, 1e-6); err != nil {
+						t.Errorf("%s, %s, %d ranks per stage, level %d: %v", file, name, c.degree, level, err)
+					}
+					parts := level >= plan.ShardGradients
+					if other, ok := first[parts]; !ok {
+						first[parts] = got
+					} else if !other.equal(got) {
+						t.Errorf("%s, %s, %d ranks per stage, level %d: other bits than another cut", file, name, c.degree, level)
+					}
 				}
 			}
 		}
@@ -117,9 +125,13 @@ func TestRandomModelsOnDegrees(t *testing.T) {
 			return train(t, c.Plan, runtime.Options{DataPath: file, Epochs: 1, Device: device.Options{Poison: true}}), true
 		}
 		want, _ := run(Options{Source: []byte(m.Unmarked()), Unsplit: true})
-		one, ok1 := run(Options{Source: []byte(m.Unmarked()), Stages: 1, Devices: degree})
+		level, size := rapid.IntRange(0, 3).Draw(r, "level"), 1<<rapid.IntRange(0, bits(degree)).Draw(r, "size")
+		shared := func(src string) []byte {
+			return []byte(strings.Replace(src, "    micro_batch_num", fmt.Sprintf("    optimizer_shard = { level: %d, threshold: 0, size: %d }\n    micro_batch_num", level, size), 1))
+		}
+		one, ok1 := run(Options{Source: shared(m.Unmarked()), Stages: 1, Devices: degree})
 		got, ok2 := run(Options{
-			Source: []byte(m.With(cut)), Devices: cut.Stages * degree, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
+			Source: shared(m.With(cut)), Devices: cut.Stages * degree, Schedule: rapid.SampledFrom(schedule.Names).Draw(r, "schedule"),
 			LazyInline: rapid.SampledFrom([]string{"auto", "marked", "off"}).Draw(r, "lazyinline"),
 		})
 		if ok1 != ok2 {

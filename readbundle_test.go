@@ -117,7 +117,7 @@ var goWords = regexp.MustCompile(`unmarshal|Doc\b|\buint|strconv|: *(\n|$)`)
 
 var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 
-// Every word of every file is replaced, one at a time, by values that do not belong there; of two bundles every third.
+// Every word of every file is replaced, one at a time, by values that do not belong there; of some bundles every third.
 func TestReadDamagedBundle(t *testing.T) {
 	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t), 1) })
 	t.Run("folded", func(t *testing.T) {
@@ -132,6 +132,22 @@ func TestReadDamagedBundle(t *testing.T) {
 	})
 	t.Run("buffers", func(t *testing.T) {
 		files, err := plan.Files(compileFile(t, Options{File: "t.pp", Source: []byte(smallAverage)}).Plan, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage(t, files, 3)
+	})
+	t.Run("shared out", func(t *testing.T) {
+		src, err := os.ReadFile(filepath.Join("cmd", "ppc", "testdata", "models", "tied.pp"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		src = bytes.Replace(src, []byte("micro_batch_num"), []byte("optimizer_shard = { level: 3, threshold: 0 }\n    micro_batch_num"), 1)
+		p := compileFile(t, Options{File: "tied.pp", Source: src, Devices: 4}).Plan
+		if !p.Shares(plan.ShardValue) {
+			t.Fatal("nothing is shared out")
+		}
+		files, err := plan.Files(p, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

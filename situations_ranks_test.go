@@ -92,15 +92,13 @@ func TestSituationsOnRanks(t *testing.T) {
 	}
 }
 
-// shards are entries that share out in all ways.
+// shards are entries that share out in all ways: every level, and every size of groups.
 func shards(degree int) []string {
 	list := []string{""}
-	for level := 1; level <= 1; level++ {
-		for size := 2; size <= degree; size *= 2 {
-			list = append(list, fmt.Sprintf("    optimizer_shard = { level: %d, threshold: 0, size: %d }\n", level, size))
-		}
+	for _, x := range [][2]int{{1, 2}, {1, degree}, {2, degree}, {3, 2}} {
+		list = append(list, fmt.Sprintf("    optimizer_shard = { level: %d, threshold: 0, size: %d }\n", x[0], x[1]))
 	}
-	return list
+	return slices.Compact(list)
 }
 
 // frozen is a model of which one weight is not trained.
@@ -152,7 +150,9 @@ func TestMeetingsOfAStep(t *testing.T) {
 		{"", 0, 0},
 		{"    optimizer_shard = { level: 1, threshold: 0 }\n", 1, 2},
 		{"    optimizer_shard = { level: 1, threshold: 0, size: 2 }\n", 1, 2},
-		{"    optimizer_shard = 1\n", 1, 0}, // below 64 KB
+		{"    optimizer_shard = 1\n", 0, 0}, // below 64 KB
+		{"    optimizer_shard = { level: 2, threshold: 0 }\n", 1, 2},
+		{"    optimizer_shard = { level: 3, threshold: 0 }\n", 0, 2}, // within passes: see TestShardMeetings
 	} {
 		for _, micro := range []int{1, 4, 8} {
 			p := compileFile(t, Options{
@@ -168,7 +168,7 @@ func TestMeetingsOfAStep(t *testing.T) {
 				}
 				n := 0
 				for _, sp := range st.Params {
-					if sp.Shared {
+					if sp.Shard > plan.ShardNone {
 						n++
 					}
 				}

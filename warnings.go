@@ -1,12 +1,15 @@
 package ppc
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// warnings says what is legal in a compiled program and yet hardly meant.
-func warnings(spec *plan.Spec, p *plan.Plan) diag.List {
+// warnings says what is legal in a compiled program and yet hardly meant. lag is what was asked for with an option, nil if nothing was.
+func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 	var list diag.List
 	if spec.Kind == "train" {
 		for s, stage := range p.Stages {
@@ -22,6 +25,18 @@ func warnings(spec *plan.Spec, p *plan.Plan) diag.List {
 				WithRepair("give `micro_batch_num`, or -micro"))
 		}
 	}
+	if names := uncut(spec, p); len(names) > 0 {
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "what is too small to be cut for %d ranks stays whole on each: %s", p.ShardSize, abridged(names)).
+			WithRepair("a `threshold` of 1 leaves out parameters below 1 KB"))
+	}
+	if names := readInWeightPasses(spec, p); len(names) > 0 {
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "values that weight passes read stay whole on each rank: %s", abridged(names)).
+			WithRepair("in a product, a parameter as the right side is not read there"))
+	}
+	if lag != nil && *lag != p.WLag && p.Shares(plan.ShardGradients) {
+		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.ShardPos), "ranks that share gradients out meet in weight passes, so none of these waits: the lag of %d has no effect", *lag).
+			WithRepair("-w-lag 0, or level 1"))
+	}
 	for _, e := range spec.Evals {
 		for _, q := range p.Programs[1:] {
 			if q.Name == e.Name && q.Batch > 1 && q.Degree < p.Degree {
@@ -35,4 +50,39 @@ func warnings(spec *plan.Spec, p *plan.Plan) diag.List {
 			WithRepair("stages that go down along the data start further chunks"))
 	}
 	return list
+}
+
+// uncut lists the parameters that should be shared out by their size and cannot be cut.
+func uncut(spec *plan.Spec, p *plan.Plan) (names []string) {
+	if p.ShardSize == 1 {
+		return nil
+	}
+	for s, st := range p.Stages {
+		for i := range st.Params {
+			if sp := &st.Params[i]; sp.Updated(s) && sp.Param.Type.Bytes() >= spec.Shard.Threshold && !p.CanCut(sp) {
+				names = append(names, "`"+sp.Param.Name+"`")
+			}
+		}
+	}
+	return names
+}
+
+// readInWeightPasses lists the parameters that level 3 would share out further if no weight pass read them.
+func readInWeightPasses(spec *plan.Spec, p *plan.Plan) (names []string) {
+	for s, st := range p.Stages {
+		for i := range st.Params {
+			if sp := &st.Params[i]; spec.Shard.Level == plan.ShardValue && sp.Updated(s) && sp.Shard == plan.ShardGradients {
+				names = append(names, "`"+sp.Param.Name+"`")
+			}
+		}
+	}
+	return names
+}
+
+// abridged names some of many.
+func abridged(names []string) string {
+	if len(names) > 4 {
+		return fmt.Sprintf("%s and %d others", strings.Join(names[:3], ", "), len(names)-3)
+	}
+	return strings.Join(names, ", ")
 }

@@ -7,6 +7,7 @@
 //	go run ./bench compile                compile time against layers and micro-batches, process start included
 //	go run ./bench models [-n N]          random models on every cut against the unsplit program
 //	go run ./bench inference              requests per second and latency of a session on one and four stages
+//	go run ./bench faults [-n N]          random faults of runs as processes: each must end, say why, leave nothing and go on
 //	go run ./bench startup                memory of each rank of a wide model as a process, from the start on
 //	go run ./bench accuracy -data DIR     ten epochs of the tutorial in two stages
 package main
@@ -21,12 +22,12 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|startup|accuracy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: bench tutorial|launch|gemm|compile|models|inference|startup|faults|accuracy [flags]")
 		os.Exit(2)
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	data := flags.String("data", "examples/mnist/data", "folder of MNIST")
-	n := flags.Int("n", 2000, "number of models")
+	n := flags.Int("n", 2000, "number of models, or of faults")
 	runs := flags.Int("runs", 7, "repetitions; the median counts")
 	flags.Parse(os.Args[2:])
 	var err error
@@ -43,6 +44,8 @@ func main() {
 		err = models(*n)
 	case "inference":
 		err = inference(*runs)
+	case "faults":
+		err = randomFaults(*n)
 	case "startup":
 		err = startup()
 	case "accuracy":

@@ -80,6 +80,7 @@ const (
 	NoGradient      Code = "W0202"
 	OneMicroBatch   Code = "W0701"
 	IdleRanks       Code = "W0702"
+	UncutParameters Code = "W0703"
 )
 
 // Meaning is a row of [Codes].
@@ -159,6 +160,7 @@ var meanings = []Meaning{
 	{UnusedCell, "a cell or parameter that nothing uses"},
 	{NoGradient, "a parameter that no gradient reaches"},
 	{IdleRanks, "an evaluation whose rows cannot be shared out to the ranks of a stage"},
+	{UncutParameters, "parameters that should be shared out and stay whole on every rank"},
 	{OneMicroBatch, "several stages with one micro-batch, which work one after the other"},
 }
 

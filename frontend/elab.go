@@ -20,6 +20,7 @@ import (
 const (
 	maxInstances = 100_000   // cells
 	maxSteps     = 2_000_000 // statements and expressions
+	askEvery     = 1024      // steps between two looks whether to go on
 	maxItems     = 1_000_000 // items of one sequence
 	maxElements  = 1 << 40   // elements of one tensor
 	maxBits      = 4096      // of an exact number
@@ -130,6 +131,14 @@ func (v *env) step(at diag.Range) bool {
 	if v.steps > maxSteps && !v.halted {
 		v.halted = true
 		v.errorf(diag.TooManyCells, at, "the program takes more than %d steps to unroll", maxSteps)
+	}
+	if v.steps%askEvery == 0 && !v.halted {
+		select {
+		case <-v.opts.Done:
+			v.halted = true
+			v.errorf(diag.RunFailed, diag.Range{}, "interrupted")
+		default:
+		}
 	}
 	return !v.halted
 }
@@ -331,7 +340,7 @@ func (v *env) setting(c *constant, literal string) value {
 // loadFile parses a file and, through the read hook, its imports. Files may
 // import each other: names are looked up when they are used.
 func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File) {
-	f, list := syntax.Parse(name, src)
+	f, list := syntax.ParseUntil(e.opts.Done, name, src)
 	e.list = append(e.list, list...)
 	scope := &fileScope{name: name, cells: map[string]*class{}, consts: map[string]*constant{}}
 	e.files[name] = scope

@@ -547,3 +547,24 @@ func TestDifferentCells(t *testing.T) {
 		t.Errorf("2 layers make %d functions, 40 make %d", few, many)
 	}
 }
+
+// Whoever wanted the program may leave while it is read, or while it is unrolled.
+func TestDone(t *testing.T) {
+	const source = "import \"b.pp\"\nconst n = 4000\ncell Net {\n    construct(x) {\n        for i in 0..n {\n            x = x + 1.0\n        }\n        return x\n    }\n}\n" +
+		"train t {\n    network = Net()\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n    input x: f32[4, 2]\n    input label: f32[4, 2]\n}\n"
+	for _, leaves := range []string{"never", "at once", "when all is read"} {
+		done := make(chan struct{})
+		if leaves == "at once" {
+			close(done)
+		}
+		spec, list := frontend.Load("m.pp", []byte(source), frontend.Options{Done: done, Read: func(string) ([]byte, error) {
+			if leaves == "when all is read" {
+				close(done) // the file that imports is read, and there is nothing in this one
+			}
+			return nil, nil
+		}})
+		if want := leaves != "never"; list.HasErrors() != want || want && (spec != nil || !strings.Contains(list.Err().Error(), "interrupted")) {
+			t.Errorf("%s: %v", leaves, list)
+		}
+	}
+}

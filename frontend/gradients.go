@@ -78,15 +78,13 @@ func (b *block) above(name string, x syntax.Expr) (float64, bool) {
 	return 0, false
 }
 
-// shard reads how optimizer states are shared out: a level, or a map. The threshold is in KB, as in MindSpore.
+// shard reads what the ranks of a stage share out: a level, or a map. The threshold is in KB, as in MindSpore.
 func (b *block) shard(x syntax.Expr) plan.Shard {
 	s := plan.Shard{Level: 1, Threshold: 64}
 	level := func(x syntax.Expr) {
 		switch n, ok := b.whole(x, "the level"); {
 		case ok && (n < 0 || n > 3):
 			b.errorf(diag.BadEntry, x.Range(), "the level of `optimizer_shard` is 0 to 3, not %d", n)
-		case ok && n > 1:
-			b.fail(diag.Errorf(diag.NotSupported, x.Range(), "gradients and parameters are not shared out yet").WithRepair("level 1 shares out the states of the optimizer"))
 		case ok:
 			s.Level = n
 		}

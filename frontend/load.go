@@ -31,6 +31,9 @@ type Options struct {
 	// Read returns the text of an imported file; its name is the path in the
 	// import joined to the folder of the importing file. nil refuses imports.
 	Read func(name string) ([]byte, error)
+
+	// Done, when it is closed, ends the work early with the error `interrupted`; nil never does.
+	Done <-chan struct{}
 }
 
 // Load elaborates one pipeline block of a file. The Spec is nil when the list

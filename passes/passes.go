@@ -19,6 +19,7 @@ import (
 	"github.com/ppc-lang/ppc/passes/memplan"
 	"github.com/ppc-lang/ppc/passes/partition"
 	"github.com/ppc-lang/ppc/passes/schedule"
+	"github.com/ppc-lang/ppc/passes/shardout"
 	"github.com/ppc-lang/ppc/passes/sharedparam"
 	"github.com/ppc-lang/ppc/plan"
 )
@@ -48,7 +49,7 @@ type state struct {
 	opt      Options
 	specs    []*plan.Spec // the block, its evaluations and their rests, as plan.Programs
 	entries  []*ir.Func
-	shard    int           // ranks that share out optimizer states
+	shard    int           // ranks that share parameters out
 	degrees  []int         // of the programs: ranks of a stage that run them
 	folds    [][]plan.Fold // of the results of entries
 	chunks   [][]int       // the stage of every chunk, per entry
@@ -86,6 +87,7 @@ var table = []pass{
 	{"split", "the functions of each chunk and the values that cross", ir.Cut, runSplit},
 	{"areas", "a place for every value that outlives a pass; messages", ir.Cut, runAreas},
 	{"sharedparam", "owners and messages of parameters that several stages read", ir.Cut, runSharedParam},
+	{"shardout", "parts of parameters, gradients and states for the ranks of a stage", ir.Cut, runShardOut},
 	{"schedule", "the actions of each stage", ir.Cut, runSchedule},
 	{"gradreduce", "the end of the step", ir.Cut, runGradReduce},
 	{"broadcast", "results for every stage", ir.Cut, runBroadcast},
@@ -103,6 +105,9 @@ var order = []struct{ before, after, reason string }{
 	{"partition", "split", "functions are cut where colours change"},
 	{"split", "areas", "areas hold what the functions exchange"},
 	{"areas", "sharedparam", "copies of a parameter exist once its readers have places"},
+	{"sharedparam", "shardout", "all stages that read a parameter cut it alike"},
+	{"shardout", "gradreduce", "what is updated in parts is gathered"},
+	{"shardout", "memplan", "how long a weight pass may wait decides how many slots there are"},
 	{"sharedparam", "gradreduce", "the end of the step moves shared parameters"},
 	{"areas", "schedule", "messages exist once values have places"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
@@ -334,7 +339,12 @@ func runPartition(s *state) error {
 }
 
 func runSharedParam(s *state) error {
-	sharedparam.Run(s.plan, s.programs[0], s.spec.Shard.Threshold)
+	sharedparam.Run(s.plan, s.programs[0])
+	return nil
+}
+
+func runShardOut(s *state) error {
+	shardout.Run(s.plan, s.spec.Shard.Level, s.spec.Shard.Threshold)
 	return nil
 }
 
@@ -395,7 +405,7 @@ func runSchedule(s *state) error {
 
 func runGradReduce(s *state) error {
 	for _, q := range s.plan.Programs {
-		gradreduce.Run(q, s.plan.NeedsNorm(), s.shard > 1)
+		gradreduce.Run(q, s.plan.NeedsNorm(), s.plan.Gathers)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type Plan struct {
 	Optimizer    *Optimizer // nil when nothing is trained
 	Clip         Clip
 	LossScale    *LossScale // nil for none
-	ShardSize    int        // consecutive ranks of a stage that share out optimizer states; 1 for none
+	ShardSize    int        // consecutive ranks of a stage that share parameters out; 1 for none
 	GradientsSum bool       // see Spec
 	FullBatch    bool
 	Programs     []*Program // [0] is the block itself, then its evaluations
@@ -44,11 +44,13 @@ type Prediction struct {
 
 // Program is one pass over a batch: training, inference, evaluation, or the evaluation of a single leftover row.
 type Program struct {
-	Name         string
-	Train        bool
-	Infer        bool // Outputs are tensors whose axis 0 is the rows of a micro-batch; otherwise they are scalars
-	Batch        int  // rows of the global batch
-	Degree       int  // ranks of a stage that run it, the first ones; each has Batch / MicroBatches / Degree rows of a micro-batch
+	Name  string
+	Train bool
+	Infer bool // Outputs are tensors whose axis 0 is the rows of a micro-batch; otherwise they are scalars
+	Batch int  // rows of the global batch
+	// Degree is how many ranks of a stage have rows, the first ones: each Batch / MicroBatches / Degree of a micro-batch. The others
+	// run the program only where values are shared out, since they have parts of them.
+	Degree       int
 	MicroBatches int
 	Inputs       []Input
 	Results      []Result
@@ -360,6 +362,8 @@ type Stage struct {
 	Buffers []StageBuffer
 	// Seed is the gradient of the loss of a micro-batch: 1, or 1/M under `mean`; Item -1 without training.
 	Seed Ref
+	// Workspace is where ranks that share out gradients or values have one whole at a time; Item -1 if there are none.
+	Workspace Ref
 	// Inputs is, per program and input, where the stage keeps it (one slot per micro-batch); Item -1 if it has no use for it.
 	Inputs [][]Ref
 }
@@ -374,20 +378,11 @@ type StageParam struct {
 	Value        Ref
 	Accumulators []Ref
 	States       []Ref
-	// Shared: the ranks of a group of Plan.ShardSize have a part of the states each, and update that part of the parameter.
-	Shared bool
+	// Form is that of the whole value, which Accumulators have too. A part is elements of it, one after the other.
+	Form Form
+	// Shard is what each rank of a group of Plan.ShardSize has a part of only: ShardNone to ShardValue.
+	Shard int
 }
-
-// Part is the elements of a shared parameter that a rank updates, of n in the device's form. States have as many elements as
-// the largest part.
-func (p *Plan) Part(n, replica int) (lo, hi int) {
-	size := PartSize(n, p.ShardSize)
-	lo = min(replica%p.ShardSize*size, n)
-	return lo, min(lo+size, n)
-}
-
-// PartSize is the number of elements of the largest of parts of n elements; parts begin at a multiple of 64 bytes of f32.
-func PartSize(n, parts int) int { return ((n+parts-1)/parts + 15) / 16 * 16 }
 
 // Memory is the layout of every stage's areas on one kind of device. All numbers are bytes.
 type Memory struct {

@@ -175,7 +175,7 @@ func (r *reader) header() error {
 		return fmt.Errorf("%s: %d ranks per stage", planFile, d.Degree)
 	}
 	if d.ShardSize < 1 || d.Degree%d.ShardSize != 0 {
-		return fmt.Errorf("%s: %d ranks cannot share out the states of %d", planFile, d.ShardSize, d.Degree)
+		return fmt.Errorf("%s: %d ranks cannot share out what %d have", planFile, d.ShardSize, d.Degree)
 	}
 	finite := func(v, least float64) bool { return v >= least && v <= math.MaxFloat32 }
 	if l := d.LossScale; l != nil && !(finite(l.Initial, math.SmallestNonzeroFloat32) && l.Window >= 0 && (l.Window == 0 || finite(l.Factor, 1))) {
@@ -347,6 +347,12 @@ func (r *reader) stages() error {
 		if (st.Seed.Area < 0) != (st.Seed.Item < 0) {
 			return fmt.Errorf("%s: the seed of a stage is malformed", planFile)
 		}
+		if st.Workspace, err = parseRef(d.Workspace); err != nil {
+			return err
+		}
+		if (st.Workspace.Area < 0) != (st.Workspace.Item < 0) {
+			return fmt.Errorf("%s: the workspace of a stage is malformed", planFile)
+		}
 		if len(d.Inputs) != len(r.doc.Programs) {
 			return fmt.Errorf("%s: inputs of a stage do not fit the programs", planFile)
 		}
@@ -421,25 +427,31 @@ func (r *reader) parameters() error {
 			continue
 		}
 		sp := StageParam{Param: r.p.Module.Param(row[2]), Owner: owner}
-		if sp.Value, err = parseRef(row[6]); err == nil {
-			if sp.Accumulators, err = parseRefs(row[7]); err == nil {
-				sp.States, err = parseRefs(row[8])
+		if sp.Value, err = parseRef(row[7]); err == nil {
+			if sp.Accumulators, err = parseRefs(row[8]); err == nil {
+				sp.States, err = parseRefs(row[9])
 			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", parametersFile, row[2], err)
 		}
-		sp.Shared = row[9] == "true"
-		if !sp.Shared && row[9] != "false" || sp.Shared && r.p.ShardSize == 1 {
+		form := slices.Index(formNames[:], row[6])
+		if form < 0 || form > 0 && sp.Param.Type.Rank() != 2 {
+			return fmt.Errorf("%s: %s has no such form", parametersFile, row[2])
+		}
+		sp.Form = Form(form)
+		if sp.Shard, err = strconv.Atoi(row[10]); err != nil || sp.Shard < ShardNone || sp.Shard > ShardValue || sp.Shard > ShardNone && !r.p.CanCut(&sp) {
 			return fmt.Errorf("%s: %s cannot be shared out", parametersFile, row[2])
 		}
-		for i, ref := range append(append([]Ref{sp.Value}, sp.Accumulators...), sp.States...) {
-			it, want := r.item(s, ref), sp.Param.Type
-			if sp.Shared && it != nil && i > len(sp.Accumulators) {
-				want = ir.Tensor(want.DType, PartSize(CPU.ItemBytes(*r.item(s, sp.Value))/want.DType.Size(), r.p.ShardSize))
-			}
-			if it == nil || !it.Type.Equal(want) {
-				return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
+		for _, kind := range []struct {
+			refs  []Ref
+			level int
+		}{{[]Ref{sp.Value}, ShardValue}, {sp.Accumulators, ShardGradients}, {sp.States, ShardStates}} {
+			want := r.p.Kept(&sp, kind.level)
+			for _, ref := range kind.refs {
+				if it := r.item(s, ref); it == nil || !it.Type.Equal(want.Type) || it.Form != want.Form {
+					return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
+				}
 			}
 		}
 		r.p.Stages[s].Params = append(r.p.Stages[s].Params, sp)

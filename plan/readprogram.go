@@ -71,7 +71,7 @@ func (r *reader) programs() error {
 			chunk := &Chunk{ID: c, Stage: cd.Stage, Cells: cd.Cells, Flops: cd.Flops}
 			for k, ph := range cd.Phases {
 				var err error
-				if chunk.Phases[k], err = r.phase(cd.Stage, ph); err != nil {
+				if chunk.Phases[k], err = r.phase(cd.Stage, ir.Pass(k), ph); err != nil {
 					return fmt.Errorf("%s: chunk %d of %s: %w", planFile, c, d.Name, err)
 				}
 			}
@@ -140,7 +140,8 @@ func (r *reader) holds(stage int, ref Ref, t ir.Type) bool {
 	return it != nil && it.Type.DType == t.DType && it.Type.Elems() == t.Elems()
 }
 
-func (r *reader) phase(stage int, d phaseDoc) (Phase, error) {
+// phase reads the function of a pass and its places. A weight pass writes over accumulators, of which a rank may have a part.
+func (r *reader) phase(stage int, pass ir.Pass, d phaseDoc) (Phase, error) {
 	var ph Phase
 	if d.Func == "" {
 		return ph, nil
@@ -160,7 +161,13 @@ func (r *reader) phase(stage int, d phaseDoc) (Phase, error) {
 			return false
 		}
 		for i, ref := range refs {
-			if !r.holds(stage, ref, ph.Func.TypeOf(values[i])) {
+			t := ph.Func.TypeOf(values[i])
+			if pass == ir.WeightPass {
+				if sp := r.p.Stages[stage].PartedGradient(ref); sp != nil && sp.Param.Type.Equal(t) {
+					continue
+				}
+			}
+			if !r.holds(stage, ref, t) {
 				return false
 			}
 		}
@@ -323,11 +330,14 @@ func (r *reader) frames() error {
 	return nil
 }
 
-// check compares the seed with its buffer, and what the areas add up to with the classes and the peak.
+// check compares the seed and the workspaces with their buffers, and what the areas add up to with the classes and the peak.
 func (r *reader) check() error {
 	for s, st := range r.p.Stages {
 		if st.Seed.Item >= 0 && !r.holds(s, st.Seed, ir.Type{DType: ir.F32}) {
 			return fmt.Errorf("%s: the seed of stage %d has no place", planFile, s)
+		}
+		if n := r.p.WorkspaceElems(s); n > 0 && !r.holds(s, st.Workspace, ir.Tensor(ir.F32, n)) || n == 0 && st.Workspace.Item >= 0 {
+			return fmt.Errorf("%s: the workspace of stage %d does not fit", planFile, s)
 		}
 	}
 	for _, m := range r.p.Memory {

@@ -62,9 +62,9 @@ type Clip struct {
 	Value float64 `yaml:"value,omitempty"` // of every element
 }
 
-// Shard says how the ranks of a stage share out the states of the optimizer.
+// Shard says what the ranks of a stage share out of every parameter.
 type Shard struct {
-	Level     int `yaml:"level,omitempty"`     // 0: every rank has all; 1: states are shared out
+	Level     int `yaml:"level,omitempty"`     // ShardNone to ShardValue
 	Threshold int `yaml:"threshold,omitempty"` // bytes; smaller parameters stay whole
 	Size      int `yaml:"size,omitempty"`      // ranks that share a parameter, a divisor of the degree; 0: all of the stage
 }

@@ -112,9 +112,10 @@ type (
 		Results string `yaml:"results,omitempty"`
 	}
 	stageDoc struct {
-		Seed   string    `yaml:"seed"`
-		Inputs []string  `yaml:"inputs"` // per program
-		Areas  []areaDoc `yaml:"areas"`
+		Seed      string    `yaml:"seed"`
+		Workspace string    `yaml:"workspace"`
+		Inputs    []string  `yaml:"inputs"` // per program
+		Areas     []areaDoc `yaml:"areas"`
 	}
 	areaDoc struct {
 		Class    Class  `yaml:"class"`
@@ -295,7 +296,7 @@ func document(p *Plan) *planDoc {
 		d.Programs = append(d.Programs, x)
 	}
 	for _, st := range p.Stages {
-		x := stageDoc{Seed: st.Seed.String()}
+		x := stageDoc{Seed: st.Seed.String(), Workspace: st.Workspace.String()}
 		for _, in := range st.Inputs {
 			x.Inputs = append(x.Inputs, refs(in))
 		}
@@ -350,7 +351,7 @@ func (t *table) bytes() []byte {
 var (
 	sharedHead     = []string{"program", "message", "from_stage", "to_stage", "carries", "name", "type", "from", "to"}
 	statesHead     = []string{"stage", "name", "type", "first", "place"}
-	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "value", "accumulators", "states", "shared_out"}
+	parametersHead = []string{"stage", "owner", "name", "type", "initialiser", "arguments", "form", "value", "accumulators", "states", "shared_out"}
 	boundariesHead = []string{"program", "message", "from_chunk", "to_chunk", "direction", "window", "name", "type", "from", "to"}
 	buffersHead    = []string{"stage", "area", "item", "name", "type", "form", "offsets"}
 	framesHead     = []string{"device", "stage", "function", "bytes", "offsets", "calls"}
@@ -362,7 +363,7 @@ func parameterTable(p *Plan) []byte {
 	index := map[*ir.Param][][]any{}
 	for s, st := range p.Stages {
 		for _, sp := range st.Params {
-			index[sp.Param] = append(index[sp.Param], []any{s, sp.Owner, sp.Value.String(), refs(sp.Accumulators), refs(sp.States), fmt.Sprint(sp.Shared)})
+			index[sp.Param] = append(index[sp.Param], []any{s, sp.Owner, formNames[sp.Form], sp.Value.String(), refs(sp.Accumulators), refs(sp.States), sp.Shard})
 		}
 	}
 	for _, q := range p.Module.Params {
@@ -372,10 +373,10 @@ func parameterTable(p *Plan) []byte {
 		}
 		places := index[q]
 		if len(places) == 0 {
-			places = [][]any{{-1, -1, "", "", "", "false"}}
+			places = [][]any{{-1, -1, "", "", "", "", 0}}
 		}
 		for _, at := range places {
-			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4], at[5])
+			t.row(at[0], at[1], q.Name, q.Type.String(), q.Init.Kind, strings.Join(args, " "), at[2], at[3], at[4], at[5], at[6])
 		}
 	}
 	return t.bytes()

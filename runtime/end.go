@@ -9,8 +9,10 @@ import (
 // end is what a rank knows of the end of a training step: gradients are complete, are summed over the ranks of the stage, looked at
 // together with those of all stages, and used or not.
 type end struct {
-	gradients [][]float32 // of the parameters that the stage owns, folded: what Reduce sums
-	values    [][]float32 // of the parameters whose update is shared out
+	gradients [][]float32 // of the parameters that the stage owns, folded: what Reduce sums over the ranks of the stage
+	parts     [][]float32 // of those whose gradients are shared out: what Reduce sums over the ranks with the same part
+	values    [][]float32 // of the parameters whose update is shared out, and that are whole on every rank
+	sums      []float32   // what Scatter works in: two of the largest parts
 	folded    bool        // in this step
 	squares   []float64   // sums of squares of the gradients of this step, by Stage.Params; nil if nobody asks
 	scalars   [][]float32 // of this step: see plan.Optimizer.At
@@ -22,16 +24,20 @@ type end struct {
 	factor   float64 // what the gradients of this step are multiplied by
 	seed     float32 // gradient of the loss without scale
 	alone    [1][]float64
+	one      [1][]float32
 }
 
 func (r *rank) prepareEnd() {
-	for _, sp := range r.plan.Stages[r.stage].Params {
-		if sp.Owner == r.stage && len(sp.Accumulators) > 0 {
-			r.gradients = append(r.gradients, floats(r.dev.Buffer(sp.Accumulators[0], 0)))
-		}
-	}
 	for i, sp := range r.plan.Stages[r.stage].Params {
-		if sp.Shared {
+		if !sp.Updated(r.stage) {
+			continue
+		}
+		if g := floats(r.dev.Buffer(sp.Accumulators[0], 0)); sp.Shard >= plan.ShardGradients {
+			r.parts = append(r.parts, g)
+		} else {
+			r.gradients = append(r.gradients, g)
+		}
+		if sp.Shard == plan.ShardStates || sp.Shard == plan.ShardGradients {
 			r.values = append(r.values, r.dev.Value(i))
 		}
 	}
@@ -84,7 +90,42 @@ func (r *rank) reduce(p *rankProgram, a *rankAction) error {
 	if err := r.fold(p, a); err != nil {
 		return err
 	}
-	return r.group.Reduce(r.gradients)
+	if err := r.group.Reduce(r.gradients); err != nil || r.plan.ShardSize == r.plan.Degree {
+		return err
+	}
+	return r.same.Reduce(r.parts)
+}
+
+// sumSquares makes the sums of squares of the folded gradients. What ranks share out is added up over the parts, in their order, so
+// that all have the same numbers.
+func (r *rank) sumSquares() error {
+	if err := r.dev.Squares(r.squares); err != nil || !r.plan.Shares(plan.ShardGradients) {
+		return err
+	}
+	all, err := r.shard.Gather(r.squares)
+	if err != nil {
+		return err
+	}
+	for i, sp := range r.plan.Stages[r.stage].Params {
+		if sp.Shard < plan.ShardGradients {
+			continue
+		}
+		r.squares[i] = 0
+		for _, of := range all {
+			r.squares[i] += of[i]
+		}
+	}
+	return nil
+}
+
+// scatterPart and gatherParts are what the device calls within passes: see device.Options.
+func (r *rank) scatterPart(whole []float32) error {
+	return r.shards[len(whole)].Scatter(whole, r.sums)
+}
+
+func (r *rank) gatherParts(whole []float32) error {
+	r.one[0] = whole
+	return r.shards[len(whole)].Collect(r.one[:])
 }
 
 // norm learns the squares of all stages: whether the step is skipped, and how much gradients are clipped. All ranks come to
@@ -93,7 +134,7 @@ func (r *rank) norm(p *rankProgram, a *rankAction) error {
 	if err := r.fold(p, a); err != nil {
 		return err
 	}
-	if err := r.dev.Squares(r.squares); err != nil {
+	if err := r.sumSquares(); err != nil {
 		return err
 	}
 	parts, err := r.column.Gather(r.squares)
@@ -144,7 +185,7 @@ func (r *rank) update(p *rankProgram, a *rankAction) error {
 		return err
 	}
 	if r.squares != nil && !r.plan.NeedsNorm() {
-		if err := r.dev.Squares(r.squares); err != nil {
+		if err := r.sumSquares(); err != nil {
 			return err
 		}
 	}

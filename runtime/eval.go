@@ -23,15 +23,12 @@ func (r *runner) evaluate(ctx context.Context) error {
 		values := make([]tally, len(q.Outputs))
 		err := r.all(ctx, func(k *rank) error {
 			own := make([]tally, len(q.Outputs)) // this rank's
-			for row := 0; row < whole; row += q.Batch {
-				if k.replica >= q.Degree {
-					break
-				}
+			for row := 0; row < whole && r.evaluates(k, q); row += q.Batch {
 				if err := r.evaluateBatch(k, i, row, own, q.Batch); err != nil {
 					return err
 				}
 			}
-			for row := whole; row < d.Rows() && q.Rest >= 0 && k.replica == 0; row++ {
+			for row := whole; row < d.Rows() && q.Rest >= 0 && r.evaluates(k, r.plan.Programs[q.Rest]); row++ {
 				if err := r.evaluateBatch(k, q.Rest, row, own, 1); err != nil {
 					return err
 				}
@@ -91,13 +88,21 @@ func (r *runner) add(total []tally, ranks [][]float64) {
 	}
 }
 
+// evaluates reports whether a rank takes part in a program: it has rows, or the others need its parts of the parameters.
+func (r *runner) evaluates(k *rank, q *plan.Program) bool {
+	return k.replica < q.Degree || r.plan.Shares(plan.ShardValue)
+}
+
 // evaluateBatch runs one batch and adds what its results are on this rank, weighted by rows where they are means over them.
 func (r *runner) evaluateBatch(k *rank, program, row int, values []tally, rows int) error {
 	p := k.programs[program]
-	if err := p.load(r.datasets[program], row, k.replica, r.plan.FullBatch); err != nil {
+	// A rank without rows of its own does what one with rows does, and tells nobody.
+	k.silent = k.replica >= p.Degree
+	defer func() { k.silent = false }()
+	if err := p.load(r.datasets[program], row, k.replica%p.Degree, r.plan.FullBatch); err != nil {
 		return err
 	}
-	if err := k.run(program); err != nil {
+	if err := k.run(program); err != nil || k.silent {
 		return err
 	}
 	ratio := ratioValues(p)

@@ -1,14 +1,19 @@
 package runtime
 
 import (
+	"slices"
+
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/transport"
 )
 
 // meetings is what a rank has of the transport beside the messages of its programs.
 type meetings struct {
-	group  transport.Group // the ranks of the stage
-	shard  transport.Group // those of the stage that share out optimizer states with this one
+	group transport.Group // the ranks of the stage
+	shard transport.Group // those of the stage that share parameters out with this one
+	same  transport.Group // those of the stage with the same parts
+	// shards has the ranks of shard again, by the elements of the one buffer that they cut or put together.
+	shards map[int]transport.Group
 	column transport.Group // the ranks of all stages with the same part of the rows
 	world  transport.Group // all ranks
 	// reports carry what is told of a step from the first rank of a stage to the one that has the loss: a rank's own, or, on
@@ -49,6 +54,19 @@ func LargestMessage(p *plan.Plan) (most int) {
 	return most
 }
 
+// sharedLengths lists how many elements parameters have of which ranks of the stages share something out, each once and ascending.
+func sharedLengths(stages ...*plan.Stage) (list []int) {
+	for _, st := range stages {
+		for i := range st.Params {
+			if sp := &st.Params[i]; sp.Shard > plan.ShardNone {
+				list = append(list, sp.Elems())
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // meet joins the groups of a rank and opens the queues of its reports. id is the first number that no queue has.
 func (r *runner) meet(k *rank, id int) {
 	p := r.plan
@@ -76,11 +94,22 @@ func (r *runner) meet(k *rank, id int) {
 		Reduce: lengths(k.gradients), Values: p.Programs[0].MicroBatches,
 	})
 	id += p.NumStages
-	shard := k.number / p.ShardSize
-	k.shard = k.endpoint.Join(transport.Members{
-		ID: id + shard, Ranks: ranks(shard*p.ShardSize, 1, p.ShardSize), Collect: lengths(k.values), Part: p.Part,
+	groups := p.NumStages * p.Degree / p.ShardSize
+	shard, members := k.number/p.ShardSize, ranks(k.number/p.ShardSize*p.ShardSize, 1, p.ShardSize)
+	k.shard = k.endpoint.Join(transport.Members{ID: id + shard, Ranks: members, Collect: lengths(k.values), Part: p.Part, Values: params})
+	id += groups
+	k.same = k.endpoint.Join(transport.Members{
+		ID: id + k.stage*p.ShardSize + k.replica%p.ShardSize, Ranks: ranks(k.stage*p.Degree+k.replica%p.ShardSize, p.ShardSize, p.Degree/p.ShardSize), Reduce: lengths(k.parts),
 	})
-	id += p.NumStages * p.Degree / p.ShardSize
+	id += p.NumStages * p.ShardSize
+	k.shards = map[int]transport.Group{}
+	for _, n := range sharedLengths(p.Stages...) {
+		if slices.Contains(sharedLengths(p.Stages[k.stage]), n) {
+			k.shards[n] = k.endpoint.Join(transport.Members{ID: id + shard, Ranks: members, Collect: []int{n}, Scatter: n, Part: p.Part})
+			k.sums = make([]float32, max(len(k.sums), 2*plan.PartSize(n, p.ShardSize)))
+		}
+		id += groups
+	}
 	k.column = k.endpoint.Join(transport.Members{ID: id + k.replica, Ranks: ranks(k.replica, p.Degree, p.NumStages), Values: max(params, checkpointValues)})
 	id += p.Degree
 	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})

@@ -12,8 +12,8 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// prints reports whether a program of the plan has operations that show something.
-func prints(p *plan.Plan) bool {
+// Prints reports whether a program of the plan has operations that show something.
+func Prints(p *plan.Plan) bool {
 	seen := map[*ir.Func]bool{}
 	var in func(f *ir.Func) bool
 	in = func(f *ir.Func) bool {

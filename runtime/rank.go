@@ -31,8 +31,9 @@ type rank struct {
 	programs []*rankProgram
 	end
 	session bool             // results stay where they are computed: see Session
+	silent  bool             // the rank runs a program only since others need its parts of parameters
 	pending []device.Pending // weight passes that have not run yet
-	scratch []float32        // see dense
+	buffer  []float32        // see dense
 
 	// What the watchdog reads: actions begun, the one under way (program and place), and for whom it waits.
 	progress atomic.Uint64

@@ -15,7 +15,8 @@ type report struct {
 	digests []uint64  // of the values; nil if not asked
 }
 
-// tell reports step n, which had that loss scale: the first rank of the stage with the loss hears from those of the others.
+// tell reports step n, which had that loss scale: the first rank of the stage with the loss hears from those of the others. The ranks
+// that share parameters out with them take part, since digests are those of whole values.
 func (r *runner) tell(k *rank, n int, scale float64, losses [][]float64) error {
 	reporting := r.opt.Norms || r.opt.Digests
 	lossStage := r.plan.Programs[0].Outputs[0].Stage
@@ -25,6 +26,9 @@ func (r *runner) tell(k *rank, n int, scale float64, losses [][]float64) error {
 		if mine, err = r.reportOf(k); err != nil {
 			return err
 		}
+	}
+	if k.replica > 0 {
+		return nil
 	}
 	if k.stage != lossStage {
 		if reporting {
@@ -55,8 +59,8 @@ func (r *runner) reportOf(k *rank) (report, error) {
 		return own, nil
 	}
 	for i, sp := range r.plan.Stages[k.stage].Params {
-		v := make([]float32, sp.Param.Type.Elems())
-		if err := k.dev.Param(i, v); err != nil {
+		v := k.dense(sp.Param.Type.Elems())
+		if err := k.value(i, v); err != nil {
 			return own, err
 		}
 		own.digests = append(own.digests, digest(v))

@@ -8,6 +8,7 @@ import (
 	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
+	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
@@ -117,13 +118,13 @@ func (r *runner) restore(k *rank) error {
 				return err
 			}
 			own := floats(k.dev.Buffer(ref, 0))
-			if !sp.Shared {
+			if sp.Shard < plan.ShardStates {
 				if err := k.dev.Pack(i, own, v); err != nil {
 					return err
 				}
 				continue
 			}
-			whole := make([]float32, len(k.dev.Value(i)))
+			whole := make([]float32, sp.Elems())
 			for e := range whole {
 				whole[e] = float32(r.plan.Optimizer.States[state].Init)
 			}

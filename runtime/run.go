@@ -140,6 +140,7 @@ type runner struct {
 	total    int             // training steps, those before a checkpoint included
 	first    int             // the step that this run begins with
 	resumed  *checkpoint.Checkpoint
+	lock     *checkpoint.Lock
 	perEpoch int
 	stop     chan struct{}
 	dead     atomic.Bool
@@ -179,11 +180,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 		return &r.result, r.collect(ctx)
 	}
 	if err := r.all(ctx, r.train); err != nil {
-		if opt.Checkpoint.Dir != "" {
-			opt.Checkpoint.store().Clean() // what it cannot remove, the next run does
-		}
+		r.cleanCheckpoints() // what it cannot remove, the next run does
 		return nil, err
 	}
+	ctx, cancel := r.orPreempted(ctx)
+	defer cancel()
 	if !opt.SkipEval {
 		if err := r.evaluate(ctx); err != nil {
 			return nil, err
@@ -192,8 +193,9 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	return &r.result, r.collect(ctx)
 }
 
-// close gives the devices back.
+// close gives back what the run holds.
 func (r *runner) close() {
+	r.lock.Close()
 	if r.resumed != nil {
 		r.resumed.Close()
 	}
@@ -317,7 +319,7 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 // openRanks opens a device per stage, joins them and gives parameters their first values.
 func (r *runner) openRanks(ctx context.Context) error {
 	n, degree := r.plan.NumStages*r.plan.Degree, r.plan.Degree
-	if r.opt.Log == nil && prints(r.plan) {
+	if r.opt.Log == nil && Prints(r.plan) {
 		return errors.New("the plan prints tensors and the options have no Log to write them to")
 	}
 	r.join = r.opt.Transport
@@ -338,9 +340,14 @@ func (r *runner) openRanks(ctx context.Context) error {
 		k.endpoint = r.join.Endpoint(number, r.stop, k.waits)
 		r.ranks = append(r.ranks, k)
 		opt := r.opt.Device
-		opt.Seed, opt.Replica = r.opt.Seed, replica
+		opt.Seed, opt.Replica, opt.Scatter, opt.Gather = r.opt.Seed, replica, k.scatterPart, k.gatherParts
 		if r.opt.Log != nil {
-			opt.Print = printer(r.opt.Log(number))
+			show := printer(r.opt.Log(number))
+			opt.Print = func(kind ir.Kind, label string, t ir.Type, data []byte) {
+				if !k.silent {
+					show(kind, label, t, data)
+				}
+			}
 		}
 		dev, err := r.opt.Open(ctx, r.plan, s, opt)
 		if err != nil {
@@ -387,7 +394,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 				return err
 			}
 		}
-		k.scratch = nil
+		k.buffer = nil
 	}
 	return nil
 }
@@ -460,6 +467,7 @@ func (r *runner) train(k *rank) error {
 	}
 	var own []float64 // losses of this rank
 	start := time.Now()
+	seen := watched{since: start, last: r.first}
 	for n := r.first; n < r.total; n++ {
 		if r.dead.Load() {
 			return errStopped
@@ -480,14 +488,22 @@ func (r *runner) train(k *rank) error {
 				return k.during("gathering losses", err)
 			}
 		}
-		if k.replica == 0 {
+		if k.replica == 0 || r.opt.Digests && k.replica < r.plan.ShardSize && r.plan.Shares(plan.ShardValue) {
 			if err := r.tell(k, n, scale, losses); err != nil {
 				return err
 			}
 		}
-		if r.opt.Checkpoint.due(n+1, r.total) {
+		saved := r.opt.Checkpoint.due(n+1, r.total)
+		if saved {
 			if err := r.save(k, n+1); err != nil {
 				return err
+			}
+		}
+		if n+1 < r.total {
+			if leave, err := r.leaves(k, &seen, n+1); err != nil {
+				return err
+			} else if leave {
+				return r.leave(k, n+1, saved)
 			}
 		}
 	}
@@ -529,71 +545,4 @@ func (r *runner) reduce(p *rankProgram, value int, parts [][]float64) float64 {
 		sum /= float64(p.MicroBatches)
 	}
 	return sum
-}
-
-// collect takes what the devices counted and the parameters, to the rank that has the loss.
-func (r *runner) collect(ctx context.Context) error {
-	if !r.opt.SkipParams {
-		r.result.Params = make([]Param, len(r.plan.Module.Params))
-	}
-	return r.all(ctx, func(k *rank) error {
-		var bytes []float64
-		for _, n := range k.dev.Bytes() {
-			bytes = append(bytes, float64(n))
-		}
-		all, err := k.world.Gather(bytes)
-		if err != nil {
-			return k.during("the end of the run", err)
-		}
-		if k.number == LossRank(r.plan) {
-			r.count(all)
-		}
-		if r.opt.SkipParams {
-			return nil
-		}
-		return r.parameters(k)
-	})
-}
-
-// count notes the bytes of all ranks.
-func (r *runner) count(bytes [][]float64) {
-	for number, list := range bytes {
-		rr := RankResult{Rank: number, Stage: number / r.plan.Degree}
-		for _, b := range list {
-			rr.Bytes = append(rr.Bytes, int(b))
-			rr.PeakBytes += int(b)
-		}
-		r.result.Ranks = append(r.result.Ranks, rr)
-	}
-}
-
-// parameters takes those of the first rank of each stage: where that runs in the process of the rank with the loss, as they
-// are, else as messages.
-func (r *runner) parameters(k *rank) error {
-	loss := LossRank(r.plan)
-	for s, st := range r.plan.Stages {
-		for i, sp := range st.Params {
-			from, n := s*r.plan.Degree, sp.Param.Index()
-			here := r.join.Holds(from) && r.join.Holds(loss)
-			if sp.Owner != s || k.number != from && (k.number != loss || here) || !here && r.plan.Programs[0].Infer {
-				continue
-			}
-			v := make([]float32, sp.Param.Type.Elems())
-			if k.number == from {
-				if err := k.dev.Param(i, v); err != nil {
-					return err
-				}
-			}
-			if !here {
-				k.results[n].Post([][]byte{raw(v)})
-				if err := k.results[n].Wait(0); err != nil {
-					return k.during("collecting parameter "+sp.Param.Name, err)
-				}
-			}
-			if here || k.number == loss {
-				r.result.Params[n] = Param{sp.Param.Name, sp.Param.Type.Shape, v}
-			}
-		}
-	}
-	return nil
 }

@@ -24,6 +24,12 @@ type Checkpoint struct {
 	Keep  int // checkpoints that stay in Dir, the last ones; 0: all
 	// Resume is a folder of checkpoints, whose highest complete one the run goes on from, or one of them; "" for none.
 	Resume string
+	// Preempt, when it is closed, ends a training with Dir early: it saves behind a step, the same on all ranks, and Run gives
+	// *Preempted. It is enough to close that of one rank; nil on one rank must be nil on all. Behind the training it ends the
+	// run like a context.
+	Preempt <-chan struct{}
+	// Held says that another process of this run has locked Dir, and cleans it: see checkpoint.Store.
+	Held bool
 }
 
 // due reports whether there is a checkpoint after that many steps of a training.
@@ -69,10 +75,24 @@ func (r *runner) openCheckpoint() error {
 	if err := c.store().Prepare(); err != nil {
 		return err
 	}
+	if !c.Held {
+		var err error
+		if r.lock, err = c.store().Lock(r.opt.Notice); err != nil {
+			return err
+		}
+	}
 	if err := r.mayAdd(c); err != nil {
 		return err
 	}
-	return c.store().Clean()
+	return r.cleanCheckpoints()
+}
+
+// cleanCheckpoints removes what is half-written, if that is for this process to do.
+func (r *runner) cleanCheckpoints() error {
+	if r.opt.Checkpoint.Dir == "" || r.opt.Checkpoint.Held {
+		return nil
+	}
+	return r.opt.Checkpoint.store().Clean()
 }
 
 // mayAdd refuses a folder with checkpoints of another run: which one is the last would not be clear.
@@ -148,32 +168,28 @@ func (r *runner) save(k *rank, step int) error {
 	if k.replica >= r.plan.ShardSize {
 		return nil
 	}
+	list := tensorsOf(r.plan, k.stage)
 	if k.replica > 0 {
-		for state := range r.plan.Optimizer.States {
-			if _, err := k.wholeStates(state); err != nil {
+		for _, t := range list {
+			if t.param < 0 || !shared(&r.plan.Stages[k.stage].Params[t.param], t) {
+				continue
+			}
+			if _, err := k.elements(t); err != nil {
 				return err
 			}
 		}
+		k.buffer = nil
 		return nil
 	}
-	list := tensorsOf(r.plan, k.stage)
 	tensors := make([]data.Tensor, len(list))
 	for i, t := range list {
 		tensors[i] = t.Tensor
 	}
 	store := r.opt.Checkpoint.store()
-	gathered, states := -1, [][]float32(nil)
 	file, err := store.Write(step, stageFile(k.stage), tensors, func(i int) ([]byte, error) {
-		if next := list[i].state; next > gathered {
-			var err error
-			if states, err = k.wholeStates(next); err != nil {
-				return nil, err
-			}
-			gathered = next
-		}
-		return k.elements(list[i], states)
+		return k.elements(list[i])
 	})
-	k.scratch = nil
+	k.buffer = nil
 	if err != nil {
 		return err
 	}
@@ -206,61 +222,52 @@ func (r *runner) save(k *rank, step int) error {
 	return store.Commit(x)
 }
 
-// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. states are as wholeStates gives them.
-func (k *rank) elements(t saved, states [][]float32) ([]byte, error) {
+// shared reports whether ranks have parts of a tensor of a checkpoint.
+func shared(sp *plan.StageParam, t saved) bool {
+	return t.state < 0 && sp.Shard >= plan.ShardValue || t.state >= 0 && sp.Shard >= plan.ShardStates
+}
+
+// elements are those of a tensor of a checkpoint, row-major and little endian, until the next call. Ranks put together what they
+// share out, one tensor at a time.
+func (k *rank) elements(t saved) ([]byte, error) {
 	st := k.plan.Stages[k.stage]
 	if t.param < 0 {
 		b := &st.Buffers[t.buffer]
 		return k.dev.Buffer(b.Ref, 0)[:b.Type.Bytes()], nil
 	}
 	v := k.dense(st.Params[t.param].Param.Type.Elems())
-	from := k.dev.Value(t.param)
-	if t.state >= 0 {
-		from = states[t.param]
+	if t.state < 0 {
+		return raw(v), k.value(t.param, v)
 	}
-	if err := k.dev.Unpack(t.param, v, from); err != nil {
-		return nil, err
-	}
-	return raw(v), nil
+	return raw(v), k.stateOf(t, v)
 }
 
 // dense is memory for the elements of one parameter, row-major, until it is asked for again: beside what it keeps, a rank has no
 // more than one parameter.
 func (k *rank) dense(n int) []float32 {
-	k.scratch = slices.Grow(k.scratch[:0], n)[:n]
-	return k.scratch
+	k.buffer = slices.Grow(k.buffer[:0], n)[:n]
+	return k.buffer
 }
 
-// wholeStates is one of the optimizer's states of every parameter of the stage, by Stage.Params, in the device's form. Those that
-// ranks share out are put together from their parts, all in one collective like that of their values; the others are the memory
-// of the device.
-func (k *rank) wholeStates(state int) (states [][]float32, err error) {
-	st := k.plan.Stages[k.stage]
-	var shared [][]float32
-	for i := range st.Params {
-		sp := &st.Params[i]
-		var v []float32
-		if len(sp.States) > 0 {
-			v = floats(k.dev.Buffer(sp.States[state], 0))
-		}
-		if sp.Shared {
-			whole := make([]float32, len(k.dev.Value(i)))
-			lo, hi := k.plan.Part(len(whole), k.replica)
-			copy(whole[lo:hi], v)
-			shared = append(shared, whole)
-			v = whole
-		}
-		states = append(states, v)
-	}
-	if len(shared) == 0 {
-		return states, nil
-	}
-	return states, k.shareOut(shared)
+// value copies a parameter of the stage, row-major. All ranks of a group that share it out call it.
+func (k *rank) value(i int, v []float32) error {
+	return k.during("gathering what is shared out", k.dev.Param(i, v))
 }
 
-// shareOut gives the ranks that share states out the parts of the others; buffers are as long as the shared values.
-func (k *rank) shareOut(buffers [][]float32) error {
-	return k.during("gathering what is shared out", k.shard.Collect(buffers))
+// stateOf copies one of the optimizer's states, row-major.
+func (k *rank) stateOf(t saved, v []float32) error {
+	sp := &k.plan.Stages[k.stage].Params[t.param]
+	packed := floats(k.dev.Buffer(sp.States[t.state], 0))
+	if shared(sp, t) {
+		part := packed
+		packed = make([]float32, sp.Elems())
+		lo, hi := k.plan.Part(len(packed), k.replica)
+		copy(packed[lo:hi], part)
+		if err := k.during("gathering what is shared out", k.gatherParts(packed)); err != nil {
+			return err
+		}
+	}
+	return k.dev.Unpack(t.param, v, packed)
 }
 
 // index describes the state after that many steps, without the files.

@@ -8,13 +8,14 @@ import (
 // emitters write what starts a bundle's ranks on several hosts, where MPI joins them: see workUnderMPI.
 var emitters = map[string]func(name string, ranks int, command []string) string{"slurm": slurmScript, "mpijob": mpiJob}
 
-// slurmScript is a batch script for Slurm. The folder of the bundle must be on all nodes.
+// slurmScript is a batch script for Slurm. The folder of the bundle must be on all nodes. mpirun, which takes the place of the
+// shell, passes the signal on to the ranks; SIGTERM it would let them have for a second only.
 func slurmScript(name string, ranks int, command []string) string {
 	return fmt.Sprintf(`#!/bin/bash
 #SBATCH --job-name=%s
 #SBATCH --ntasks=%d
 #SBATCH --cpus-per-task=1
-#SBATCH --signal=TERM@60
+#SBATCH --signal=B:USR1@60
 exec mpirun -n "$SLURM_NTASKS" %s
 `, name, ranks, shellWords(command))
 }

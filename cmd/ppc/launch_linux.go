@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -21,11 +22,15 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/checkpoint"
 	"github.com/ppc-lang/ppc/runtime/device/cpu"
 	"github.com/ppc-lang/ppc/runtime/launch"
 	"github.com/ppc-lang/ppc/runtime/transport/mpi"
 	"github.com/ppc-lang/ppc/runtime/transport/process"
 )
+
+// endSignals end the command. SIGUSR1 is what mpirun passes on to its ranks and Slurm is told to warn with.
+var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
 
 // launchCommands run every rank as a process.
 func (a *app) launchCommands() []*cli.Command {
@@ -101,16 +106,26 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 			return wrong(err)
 		}
 	}
-	dir, err := os.MkdirTemp("", "ppc-") // nobody else can enter it
+	states, err := checkpoints(c)
 	if err != nil {
-		return cannotWrite(os.TempDir(), err)
+		return err
 	}
-	defer os.RemoveAll(dir)
+	if states.Dir != "" {
+		store := checkpoint.Store{Dir: states.Dir}
+		if err := store.Prepare(); err != nil {
+			return failed(err)
+		}
+		lock, err := store.Lock(func(s string) { fmt.Fprintln(a.err, "note:", s) })
+		if err != nil {
+			return failed(err)
+		}
+		defer lock.Close()
+		store.Clean()
+		defer store.Clean() // when no worker is left
+	}
+	dir := filepath.Join(os.TempDir(), "ppc-"+rand.Text())
 	if compiles {
 		bundle = filepath.Join(dir, "bundle")
-		if err := plan.Write(bundle, p, nil); err != nil {
-			return cannotWrite(bundle, err)
-		}
 	}
 	command, err := os.Executable()
 	if err != nil {
@@ -125,9 +140,26 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
+	var save <-chan struct{}
+	if states.Dir != "" {
+		var late func()
+		save, _, late = a.wish(false, func() { fmt.Fprintln(a.err, "note:", savesFirst) })
+		defer late()
+	}
 	logs.event("ppc %s: %d ranks of %s", ppc.Version, ranks, name)
+	fill := func() error {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return cannotWrite(dir, err)
+		}
+		if compiles {
+			if err := plan.Write(bundle, p, nil); err != nil {
+				return cannotWrite(bundle, err)
+			}
+		}
+		return nil
+	}
 	err = launch.Run(ctx, launch.Options{
-		Ranks: ranks, Dir: dir, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit,
+		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
 		Command: func(rank int) *exec.Cmd {
 			cmd := exec.Command(command, args...)
 			cmd.Stdout, cmd.Stderr = logs.workers[rank], logs.workers[rank]
@@ -239,9 +271,11 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
+	removed := make(chan struct{})
 	go func() {
 		<-w.Lost()
 		os.RemoveAll(w.Dir)
+		close(removed)
 		time.Sleep(time.Second)
 		os.Exit(3) // a long computation notices nothing
 	}()
@@ -275,7 +309,9 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
-	w.Fail(f.code, ppc.Diagnostics(f), f.reason)
+	if w.Fail(f.code, ppc.Diagnostics(f), f.reason) != nil {
+		<-removed // what this rank may have added too
+	}
 	return err
 }
 
@@ -300,7 +336,7 @@ func (a *app) rank(ctx context.Context, c *cli.Command, w *launch.Worker, log *b
 	if err != nil {
 		return nil, failed(err)
 	}
-	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch}
+	only := &member{transport: joined, tells: w.Rank == runtime.LossRank(p), log: log, watch: w.Watch, save: w.Save(), helps: true}
 	if only.tells {
 		a.out.w = &told{log: log, show: w}
 	} else {

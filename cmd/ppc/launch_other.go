@@ -4,9 +4,14 @@ package main
 
 import (
 	"context"
+	"os"
+	"syscall"
 
 	"github.com/urfave/cli/v3"
 )
+
+// endSignals end the command.
+var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // launchCommands say that processes are joined on Linux only.
 func (a *app) launchCommands() []*cli.Command {

@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend"
+	"github.com/ppc-lang/ppc/runtime"
 )
 
 func main() { os.Exit(Main()) }
@@ -25,13 +24,9 @@ func main() { os.Exit(Main()) }
 // Main runs the command with the process's arguments and returns its exit code: 0 done; 1 the input is wrong or cannot be
 // read; 2 the command line is wrong; 3 a write or a run failed.
 func Main() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	go func() {
-		<-ctx.Done()
-		stop() // a second interrupt ends the process at once
-	}()
 	a := &app{out: &output{w: os.Stdout}, err: os.Stderr, sources: map[string][]byte{}}
+	ctx, stop := a.interrupts.until(context.Background())
+	defer stop()
 	return a.run(ctx, os.Args)
 }
 
@@ -42,6 +37,7 @@ type app struct {
 	json    bool
 	unknown string            // a command that help was asked for and that does not exist
 	sources map[string][]byte // files that were read, for excerpts
+	interrupts
 }
 
 // output is standard output; it keeps the first error, which the command reports at its end.
@@ -78,9 +74,13 @@ func usagef(format string, args ...any) error {
 // failed reports a run that ended early. Diagnostics keep their code: those about what was given to the run are wrong input.
 func failed(err error) error {
 	var list diag.List
+	var saved *runtime.Preempted
 	switch {
+	case errors.As(err, &saved):
+		list = diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "%v", saved).
+			WithRepair("-resume %s goes on from it", saved.Path)}
 	case errors.Is(err, context.Canceled):
-		return &failure{code: 3, err: diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}}
+		return &failure{code: 3, err: diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted")}, reason: err}
 	case !errors.As(err, &list):
 		var one diag.Diagnostic
 		if !errors.As(err, &one) {
@@ -119,15 +119,15 @@ func cannotWrite(name string, err error) error {
 	return &failure{code: 3, err: diag.List{diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: name}), "%s", plain(err))}}
 }
 
-// plain drops the names of the system call and of the path from an error about a path.
+// plain drops the names of the system call and of the path from what an error says of a path.
 func plain(err error) string {
 	var p *os.PathError
 	var l *os.LinkError
 	switch {
 	case errors.As(err, &p):
-		return p.Err.Error()
+		return strings.Replace(err.Error(), p.Error(), p.Err.Error(), 1)
 	case errors.As(err, &l):
-		return l.Err.Error()
+		return strings.Replace(err.Error(), l.Error(), l.Err.Error(), 1)
 	}
 	return err.Error()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -20,7 +21,13 @@ import (
 
 // workUnderMPI is one rank that mpirun has started. The first one speaks for all where they would say the same.
 func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
+	deadline := c.Duration("deadline")
+	if deadline <= 0 {
+		return usagef("-deadline is %s; it must be longer than nothing", deadline)
+	}
+	late := a.giveUp(max(deadline, longestStart), "MPI has not joined this rank with the others")
 	world, rank, ranks, err := mpi.Start()
+	late.Stop()
 	switch {
 	case errors.Is(err, mpi.ErrMissing):
 		return &failure{code: 3, err: diag.List{diag.Errorf(diag.MissingTool, diag.Range{}, "%v", err).
@@ -28,22 +35,45 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	case err != nil:
 		return failed(err)
 	}
-	err = a.rankUnderMPI(ctx, c, world, rank, ranks)
-	if err == nil {
+	go endWithParent()
+	tells, err := a.rankUnderMPI(ctx, c, world, rank, ranks)
+	var f *failure
+	var saved *runtime.Preempted
+	if err == nil || errors.As(err, &f) && errors.As(f.reason, &saved) { // on all ranks
+		if err != nil && rank == 0 {
+			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
+		}
+		if !tells {
+			deadline *= 10 // the one that does may be storing what there is
+		}
+		defer a.giveUp(deadline, "others do not come to the end of the run").Stop()
 		if err := world.Finish(); err != nil {
 			return failed(err)
+		}
+		if err != nil {
+			return &failure{code: f.code, err: diag.List{}}
 		}
 		return nil
 	}
 	// The others wait for this rank: MPI ends them. What is wrong is printed before that; what all find wrong, by the first, whom
 	// the others give the time to have them ended.
-	var f *failure
 	if !errors.As(err, &f) {
 		f = &failure{code: 2, err: err}
 	}
+	var waited *nothingCame
+	if errors.As(f.reason, &waited) { // each rank knows whom it waits for; only all together show who keeps them
+		a.show(ppc.Diagnostics(f), false)
+		time.Sleep(c.Duration("deadline") / 4)
+		world.Abort(f.code)
+		return err
+	}
 	if rank > 0 {
+		ended := ctx.Done()
+		if errors.Is(f.reason, context.Canceled) {
+			ended = nil // the signal may have come to this rank only
+		}
 		select {
-		case <-ctx.Done():
+		case <-ended:
 			os.Exit(f.code)
 		case <-time.After(time.Second):
 			fmt.Fprintf(a.err, "rank %d:\n", rank)
@@ -54,46 +84,68 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
-func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) error {
+// longestStart is what ranks get at least to find each other: MPI takes its time for that, on a busy machine or many.
+const longestStart = 10 * time.Second
+
+// giveUp ends the process if a call of MPI, which waits for all ranks and which nothing else ends, takes longer than that.
+func (a *app) giveUp(deadline time.Duration, what string) *time.Timer {
+	return time.AfterFunc(deadline, func() {
+		rank := os.Getenv("OMPI_COMM_WORLD_RANK")
+		a.show(diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "rank %s: %s for %s", rank, what, deadline)}, false)
+		time.Sleep(time.Second / 2) // for the others to say so too: who does not is the one
+		os.Exit(3)
+	})
+}
+
+// endWithParent ends this process when the one that started it, mpirun or its helper on this host, has ended without ending it.
+func endWithParent() {
+	for parent := os.Getppid(); os.Getppid() == parent; {
+		time.Sleep(100 * time.Millisecond)
+	}
+	os.Exit(3)
+}
+
+// rankUnderMPI runs a rank and says whether it tells of the run.
+func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks, rank, ranks int) (tells bool, err error) {
 	name, err := file(c)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := apart(c, name); err != nil {
-		return err
+		return false, err
 	}
 	if st, err := os.Stat(name); err == nil && !st.IsDir() && !c.IsSet("devices") {
 		if err := c.Set("devices", fmt.Sprint(ranks)); err != nil {
-			return err
+			return false, err
 		}
 	}
 	p, err := a.plan(ctx, c, name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if n := p.NumStages * p.Degree; n != ranks {
-		return usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
+		return false, usagef("the program has %d ranks, and mpirun has started %d", n, ranks)
 	}
 	hash, err := programHash(p)
 	if err != nil {
-		return failed(err)
+		return false, failed(err)
 	}
-	if err := agree(world, rank, ranks, hash); err != nil {
-		return err
+	if err := agree(world, rank, ranks, hash, max(c.Duration("deadline"), longestStart)); err != nil {
+		return false, err
 	}
 	dir := c.String("log-dir")
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return cannotWrite(dir, err)
+		return false, cannotWrite(dir, err)
 	}
 	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("worker_%d.log", rank)))
 	if err != nil {
-		return cannotWrite(dir, err)
+		return false, cannotWrite(dir, err)
 	}
 	defer f.Close()
 	log := bufio.NewWriterSize(f, 1<<16)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log}
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0}
 	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}
@@ -102,11 +154,17 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = failed(cause)
 	}
+	if err != nil {
+		fmt.Fprintln(log, err) // mpirun shows nothing any more when it has been told to end
+	}
 	if e := log.Flush(); err == nil && e != nil {
 		err = cannotWrite(dir, e)
 	}
-	return err
+	return one.tells, err
 }
+
+// nothingCame is the error of a rank that has waited for too long.
+type nothingCame struct{ error }
 
 // watchAlone ends the run if this rank waits for longer than the deadline in one action: of the others it knows nothing.
 func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time.Duration, stop context.CancelCauseFunc) {
@@ -126,7 +184,7 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 			if !waits || actions != last {
 				last, since = actions, now
 			} else if now.Sub(since) >= deadline {
-				stop(fmt.Errorf("nothing has come for %s: %s", deadline, text))
+				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", deadline, text)})
 				return
 			}
 		}
@@ -137,7 +195,7 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 const agreement = 1 << 20
 
 // agree makes sure that all ranks run one program with one version of ppc.
-func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
+func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte, deadline time.Duration) error {
 	if ranks == 1 {
 		return nil
 	}
@@ -149,15 +207,31 @@ func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte) error {
 	for k := range ranks {
 		everyone.Ranks = append(everyone.Ranks, k)
 	}
-	all, err := world.Endpoint(rank, make(chan struct{}), func(int) {}).Join(everyone).Gather(values)
+	late, peer := make(chan struct{}), 0
+	defer time.AfterFunc(deadline, func() { close(late) }).Stop()
+	waiting := func(k int) {
+		if k >= 0 {
+			peer = k
+		}
+	}
+	all, err := world.Endpoint(rank, late, waiting).Join(everyone).Gather(values)
+	if err == transport.ErrStopped {
+		err = fmt.Errorf("nothing has come for %s: rank %d waits for rank %d to say which program it has", deadline, rank, peer)
+	}
 	if err != nil {
 		return failed(err)
 	}
+	return differs(all, rank)
+}
+
+// differs compares what the ranks say, a hash and a version, with what this one says.
+func differs(all [][]float64, rank int) error {
+	values := all[rank]
 	for k, v := range all {
 		for i := range max(len(v), len(values)) {
 			if i >= len(v) || i >= len(values) || v[i] != values[i] {
 				what := "another program"
-				if i >= len(hash) {
+				if i >= sha256.Size {
 					what = "another version of ppc"
 				}
 				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).

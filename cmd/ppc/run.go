@@ -140,12 +140,17 @@ func (a *app) plan(ctx context.Context, c *cli.Command, name string) (*plan.Plan
 	return r.Plan, nil
 }
 
+// savesFirst is what the user hears who interrupts a training with checkpoints.
+const savesFirst = "the run ends when it has saved its state; another signal ends it at once"
+
 // member is what a process has of a run that others take part in.
 type member struct {
 	transport transport.Transport
 	tells     bool // of steps and results, and stores them: one of the processes does
+	helps     bool // another process has locked the folder for checkpoints
 	log       io.Writer
 	watch     func(look func() []runtime.Status)
+	save      <-chan struct{} // closed when another process wants the run to save and end
 }
 
 // train runs a plan with the flags of run. one is nil if this process is the only one.
@@ -226,18 +231,23 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	logs := &workerLogs{dir: c.String("log-dir")}
 	defer logs.close()
 	o.Log = logs.writer
+	if one == nil && runtime.Prints(p) {
+		if err := logs.prepare(); err != nil {
+			return cannotWrite(logs.dir, err)
+		}
+	}
 	if one != nil {
 		o.Transport = one.transport
 		o.Log = func(int) io.Writer { return one.log }
 	}
-	var stepLog *bufio.Writer
+	var stepLog *lineLog
 	if f := c.String("log"); f != "" && tells {
 		w, err := os.Create(f)
 		if err != nil {
 			return cannotWrite(f, err)
 		}
 		defer w.Close()
-		stepLog = bufio.NewWriter(w)
+		stepLog = &lineLog{file: w}
 	}
 	if in != nil {
 		o.Inputs, o.Tokens = in.inputs, in.tokens
@@ -249,6 +259,25 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			one.watch(look)
 		}
 		go a.reportOnQuit(look, done)
+	}
+	if o.Checkpoint.Dir != "" {
+		o.Checkpoint.Held = one != nil && one.helps
+		var ask, late func()
+		o.Checkpoint.Preempt, ask, late = a.wish(one != nil, func() {
+			if one == nil {
+				notice(savesFirst)
+			}
+		})
+		defer late()
+		if one != nil && one.save != nil {
+			go func() {
+				select {
+				case <-one.save:
+					ask()
+				case <-done:
+				}
+			}()
+		}
 	}
 	var logErr error
 	o.OnStep = func(s runtime.Step) {
@@ -263,11 +292,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		}
 	}
 	r, err := runtime.Run(ctx, p, o)
-	if stepLog != nil {
-		if e := stepLog.Flush(); logErr == nil {
-			logErr = e
-		}
-	}
 	if err != nil {
 		return failed(err)
 	}
@@ -405,6 +429,23 @@ type stepJSON struct {
 	Norms    map[string]number `json:"grad_norms,omitempty"` // encoding/json sorts the names
 }
 
+// lineLog is a file that has whole lines at any time: a run may be killed, or the disk be full.
+type lineLog struct {
+	file *os.File
+	size int64
+}
+
+// Write writes a line.
+func (l *lineLog) Write(line []byte) (int, error) {
+	n, err := l.file.Write(line)
+	if err != nil && n > 0 {
+		l.file.Truncate(l.size)
+	} else if err == nil {
+		l.size += int64(n)
+	}
+	return n, err
+}
+
 func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
 	line := stepJSON{Epoch: s.Epoch, Step: s.Step, Loss: number(s.Loss), GradNorm: number(s.Norm)}
 	if p.LossScale != nil {
@@ -451,6 +492,14 @@ type workerLog struct {
 	file *os.File
 	buf  *bufio.Writer
 	err  error
+}
+
+// prepare finds out whether files can be made.
+func (l *workerLogs) prepare() error {
+	if err := os.MkdirAll(l.dir, 0o777); err != nil {
+		return err
+	}
+	return writable(filepath.Join(l.dir, "worker_0.log"))
 }
 
 func (l *workerLogs) writer(rank int) io.Writer {

@@ -29,8 +29,11 @@ func (a *app) checkCommand() *cli.Command {
 			}
 			list := frontend.Check(name, o.Source, frontend.Options{
 				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
-				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read,
+				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
 			})
+			if err := ctx.Err(); err != nil {
+				return failed(err)
+			}
 			if list.HasErrors() {
 				return wrong(list)
 			}

@@ -19,7 +19,10 @@ const MaxDepth = 200
 
 // Parse reads a file. Errors are reported per declaration, so that one run
 // shows several; the declarations without errors are in the result.
-func Parse(name string, src []byte) (*File, diag.List) {
+func Parse(name string, src []byte) (*File, diag.List) { return ParseUntil(nil, name, src) }
+
+// ParseUntil is Parse, and gives up between two declarations with the error `interrupted` once done is closed.
+func ParseUntil(done <-chan struct{}, name string, src []byte) (*File, diag.List) {
 	var list diag.List
 	f := &File{Name: name}
 	if len(src) > MaxFile {
@@ -32,6 +35,12 @@ func Parse(name string, src []byte) (*File, diag.List) {
 		return f, list
 	}
 	for at := 0; at < len(tokens); {
+		select {
+		case <-done:
+			list.Add(diag.Errorf(diag.RunFailed, diag.Range{}, "interrupted"))
+			return f, list
+		default:
+		}
 		end := declEnd(tokens, at)
 		chunk := tokens[at:end]
 		d, bad := parseDecl(name, chunk)

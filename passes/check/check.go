@@ -68,8 +68,11 @@ func passes(p *plan.Plan, q *plan.Program) error {
 // updates: each stage of a training program has one update, and behind it values of shared parameters only; nothing else
 // has one. Right before it, and nowhere else, gradients are reduced if the stage has several ranks, then normed if the update
 // depends on all of them; right behind it what the update has shared out is gathered: all members of a collective come to the
-// same ones in the same order.
+// same ones in the same order. For those within passes to do so no weight pass may wait.
 func updates(p *plan.Plan, q *plan.Program) error {
+	if p.WLag > 0 && p.Shares(plan.ShardGradients) {
+		return fmt.Errorf("ranks share out gradients, and a weight pass may wait for %d others", p.WLag)
+	}
 	end := []plan.ActionKind{plan.Update}
 	if p.NeedsNorm() {
 		end = append([]plan.ActionKind{plan.Norm}, end...)
@@ -83,8 +86,8 @@ func updates(p *plan.Plan, q *plan.Program) error {
 			if a.Kind == plan.Reduce || a.Kind == plan.Norm {
 				collectives++
 			}
-			if a.Kind == plan.Gather && (p.ShardSize == 1 || at == 0 || list[at-1].Kind != plan.Update) ||
-				a.Kind == plan.Update && p.ShardSize > 1 && (at+1 == len(list) || list[at+1].Kind != plan.Gather) {
+			if a.Kind == plan.Gather && (!p.Gathers(s) || at == 0 || list[at-1].Kind != plan.Update) ||
+				a.Kind == plan.Update && p.Gathers(s) && (at+1 == len(list) || list[at+1].Kind != plan.Gather) {
 				return fmt.Errorf("stage %d: parameters that are shared out are gathered right behind the update, and only there", s)
 			}
 			if a.Kind == plan.Update {
@@ -413,9 +416,13 @@ func lifetime(l plan.Lifetime) (first [plan.Norm + 1]bool, last plan.ActionKind)
 // is one. Edges: a stage's compute actions in order; a transfer after every compute action before it in either list;
 // transfers of a message in order of micro-batches; compute after the transfers it needs; a buffer's next writer after its last send.
 //
-// One rank per stage is enough: the r-th ranks of all stages exchange messages among each other only, by the same list, and
-// meet the others of their stage in collectives at the same places of it, so an order of actions without waiting for later ones
-// serves all of them at once.
+// One rank per stage is enough. The r-th ranks of all stages exchange messages among each other only, by the same list, and meet
+// the others of their stage in collectives. Each of these stands at one place of the list: at the end of the step, or, of ranks that
+// share out gradients or values, within a pass, between the same two steps of it on every rank (and a weight pass then runs where it
+// stands: see updates). So in the graph of all ranks join every action with that of the other ranks of its stage. Every edge
+// between actions goes to the edge of this graph between the actions of the stages, and a collective becomes part of one node; it
+// waits for nothing but for the others to come to it, in the order that all have. A cycle of waits among all ranks would thus be
+// a cycle here.
 //
 // A program that generates repeats its actions in rounds, and a token that is sent in one round is received in the next. A
 // transfer belongs to the round in which it is received. Then every edge goes from a round to the same or the next one, never

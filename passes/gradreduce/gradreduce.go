@@ -6,8 +6,8 @@ package gradreduce
 import "github.com/ppc-lang/ppc/plan"
 
 // Run appends the end of the step to every stage of a training program. norm says that the update depends on all
-// gradients, gather that ranks share out the update of parameters.
-func Run(p *plan.Program, norm, gather bool) {
+// gradients, gather on which stages ranks tell each other what they have updated.
+func Run(p *plan.Program, norm bool, gather func(stage int) bool) {
 	if !p.Train {
 		return
 	}
@@ -32,7 +32,7 @@ func Run(p *plan.Program, norm, gather bool) {
 			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Norm, Chunk: -1, Message: -1, Peer: -1})
 		}
 		p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Update, Chunk: -1, Message: -1, Peer: -1})
-		if gather {
+		if gather(s) {
 			p.Actions[s] = append(p.Actions[s], plan.Action{Kind: plan.Gather, Chunk: -1, Message: -1, Peer: -1})
 		}
 		shared(true, true, plan.SendParam)

@@ -27,7 +27,7 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 		fr := &framer{costs: costs, index: map[*ir.Func]int{}}
 		ws := &workspace{costs: costs, packed: map[*ir.Param]bool{}, done: map[string]int{}}
 		for _, sp := range st.Params {
-			ws.packed[sp.Param] = st.Areas[sp.Value.Area].Items[sp.Value.Item].Form != plan.Rows
+			ws.packed[sp.Param] = sp.Form != plan.Rows
 		}
 		for _, q := range p.Programs {
 			for _, c := range q.Chunks {
@@ -40,6 +40,9 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 						packed := make([]bool, len(ph.Args))
 						for i, r := range ph.Args {
 							packed[i] = st.Areas[r.Area].Items[r.Item].Form != plan.Rows
+							if sp := st.PartedGradient(r); sp != nil {
+								packed[i] = sp.Form != plan.Rows
+							}
 						}
 						sm.Private = max(sm.Private, ws.function(ph.Func, packed))
 					}

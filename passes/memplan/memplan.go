@@ -33,7 +33,7 @@ func Areas(p *plan.Plan, programs []*Program) {
 	forms := operandForms(programs)
 	b := &builder{plan: p, index: make([]map[areaKey]int, p.NumStages)}
 	for s := range p.Stages {
-		p.Stages[s] = &plan.Stage{Seed: plan.Ref{Area: -1, Item: -1}, Inputs: make([][]plan.Ref, len(programs))}
+		p.Stages[s] = &plan.Stage{Seed: plan.Ref{Area: -1, Item: -1}, Workspace: plan.Ref{Area: -1, Item: -1}, Inputs: make([][]plan.Ref, len(programs))}
 		b.index[s] = map[areaKey]int{}
 		b.parameters(s, programs, forms)
 	}
@@ -107,7 +107,7 @@ func (b *builder) parameters(stage int, programs []*Program, forms map[*ir.Param
 			continue
 		}
 		it := plan.Item{Name: prm.Name, Type: prm.Type, Form: forms[prm]}
-		sp := plan.StageParam{Param: prm, Owner: stage, Value: b.item(stage, static(plan.Parameters), it)}
+		sp := plan.StageParam{Param: prm, Owner: stage, Form: it.Form, Value: b.item(stage, static(plan.Parameters), it)}
 		for range reads[prm] {
 			sp.Accumulators = append(sp.Accumulators, b.item(stage, static(plan.Gradients), it))
 		}

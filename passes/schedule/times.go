@@ -9,13 +9,16 @@ import (
 func Measure(p *plan.Plan, q *plan.Program, costs *plan.Costs) *Times {
 	m := &meter{costs: costs, done: map[*ir.Func]amount{}}
 	t := &Times{Update: make([]float64, p.NumStages), Reduce: make([]float64, p.NumStages), Gather: make([]float64, p.NumStages)}
+	// A reduce-scatter and an all-gather move (n-1)/n of the bytes each.
+	moved := func(bytes, n int) float64 { return float64(n-1)/float64(n)*float64(bytes)/costs.Link + costs.Latency }
 	for _, c := range q.Chunks {
 		var pass [3]float64
+		st := p.Stages[c.Stage]
 		c.Flops = 0
 		for i, ph := range c.Phases {
 			if ph.Func != nil {
 				a := m.function(ph.Func)
-				pass[i] = a.seconds
+				pass[i] = a.seconds + met(st, &ph, func(sp *plan.StageParam) float64 { return moved(sp.Param.Type.Bytes(), p.ShardSize) })
 				c.Flops += a.flops * float64(q.MicroBatches)
 			}
 		}
@@ -27,16 +30,38 @@ func Measure(p *plan.Plan, q *plan.Program, costs *plan.Costs) *Times {
 				bytes := sp.Param.Type.Bytes() * (2 + len(sp.Accumulators) + 2*len(sp.States))
 				t.Update[s] += float64(bytes)/costs.Bandwidth + costs.Launch
 			}
-			if n := float64(p.ShardSize); sp.Shared {
-				t.Gather[s] += (n-1)/n*float64(sp.Param.Type.Bytes())/costs.Link + costs.Latency
+			bytes, d := sp.Param.Type.Bytes(), q.Degree
+			if !sp.Updated(s) {
+				continue
 			}
-			// A reduce-scatter and an all-gather move (d-1)/d of the bytes each.
-			if d := float64(q.Degree); d > 1 && len(sp.Accumulators) > 0 && sp.Owner == s {
-				t.Reduce[s] += 2*(d-1)/d*float64(sp.Param.Type.Bytes())/costs.Link + 2*costs.Latency
+			if sp.Shard > plan.ShardNone && sp.Shard < plan.ShardValue {
+				t.Gather[s] += moved(bytes, p.ShardSize)
+			}
+			if sp.Shard >= plan.ShardGradients { // summed within the group
+				bytes, d = bytes/p.ShardSize, d/p.ShardSize
+			}
+			if d > 1 {
+				t.Reduce[s] += 2 * moved(bytes, d)
 			}
 		}
 	}
 	return t
+}
+
+// met adds up what the ranks of a stage take to meet within a pass: before every operation that reads parts of values, and behind
+// every accumulation of a gradient that is shared out.
+func met(st *plan.Stage, ph *plan.Phase, seconds func(*plan.StageParam) float64) (sum float64) {
+	st.Reads(ph.Func, func(_ *ir.Op, params []int) {
+		for _, i := range params {
+			sum += seconds(&st.Params[i])
+		}
+	})
+	for _, r := range ph.Results {
+		if sp := st.PartedGradient(r); sp != nil {
+			sum += seconds(sp)
+		}
+	}
+	return sum
 }
 
 type amount struct{ seconds, flops float64 }

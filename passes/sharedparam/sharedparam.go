@@ -14,9 +14,8 @@ import (
 )
 
 // Run settles the owner of every parameter, gives owners accumulators for the reads of other stages and optimizer
-// states, and lists the messages of a training step. Parameters of at least threshold bytes have their states shared out if
-// the plan says so.
-func Run(p *plan.Plan, q *memplan.Program, threshold int) {
+// states, and lists the messages of a training step.
+func Run(p *plan.Plan, q *memplan.Program) {
 	on := map[*ir.Param][]*place{} // stages that have the parameter, ascending
 	for s, st := range p.Stages {
 		for i := range st.Params {
@@ -74,16 +73,8 @@ func Run(p *plan.Plan, q *memplan.Program, threshold int) {
 			}
 		}
 		if p.Optimizer != nil && trained {
-			value := owner.stage.Areas[owner.param.Value.Area].Items[owner.param.Value.Item]
-			n := plan.CPU.ItemBytes(value) / prm.Type.DType.Size()
-			owner.param.Shared = p.ShardSize > 1 && prm.Type.Bytes() >= threshold && plan.PartSize(n, p.ShardSize) < n
 			for range p.Optimizer.States {
-				ref := owner.item(owner.param.Value, plan.OptState)
-				if owner.param.Shared {
-					it := &owner.stage.Areas[ref.Area].Items[ref.Item]
-					it.Type, it.Form = ir.Tensor(prm.Type.DType, plan.PartSize(n, p.ShardSize)), plan.Rows
-				}
-				owner.param.States = append(owner.param.States, ref)
+				owner.param.States = append(owner.param.States, owner.item(owner.param.Value, plan.OptState))
 			}
 		}
 	}

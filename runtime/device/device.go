@@ -31,13 +31,15 @@ type Device interface {
 	// device may run each parameter's update right behind its last accumulation. scalars are those of the step, as
 	// plan.Optimizer.At gives them. folded says that FoldGradients ran.
 	Update(program int, pending []Pending, scalars [][]float32, folded bool) error
-	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form.
+	// SetParam and Param copy a parameter (index into Stage.Params) from and to dense row-major form. Param gathers one of which
+	// ranks have parts: all of the group call it.
 	SetParam(i int, v []float32) error
 	Param(i int, v []float32) error
-	// Value is the memory of a parameter (index into Stage.Params) as f32 elements in the device's form, all of it.
+	// Value is the memory of a parameter (index into Stage.Params) as f32 elements in the device's form: all of it, or this
+	// rank's part where values are shared out.
 	Value(i int) []float32
 	// Pack and Unpack copy between dense row-major form and that of parameter i, which its optimizer states share: packed has
-	// as many elements as Value. Pack leaves elements that only fill up the form as they are.
+	// as many elements as the whole value. Pack leaves elements that only fill up the form as they are.
 	Pack(i int, packed, dense []float32) error
 	Unpack(i int, dense, packed []float32) error
 	// Bytes is what the device has allocated, counted by itself, by class as in plan.Classes.
@@ -58,6 +60,10 @@ type Options struct {
 	Replica int
 	// Poison makes the device fill buffers with NaN at the end of their planned life (tests).
 	Poison bool
+	// Scatter sums the part of a gradient that this rank has over its group; Gather fills in the parts of a value that the others
+	// have. The device calls them within passes, and all ranks of a group in the same order; a plan in which ranks share out
+	// gradients or values needs them.
+	Scatter, Gather func(whole []float32) error
 	// Print receives what print, summary and tensor_dump operations show. data is valid during the call.
 	Print func(kind ir.Kind, label string, t ir.Type, data []byte)
 	// CacheDir keeps builds of the emulator.
@@ -77,7 +83,7 @@ type Record struct {
 	Param       *ir.Param // at the end of a step
 	Updated     bool      // the value of Param, not its gradient
 	Type        ir.Type
-	Data        []byte // row-major, little endian; valid during the call
+	Data        []byte // row-major, little endian; valid during the call. Of a gradient that is shared out, that of the micro-batch
 }
 
 // Open makes the device of a stage.

@@ -40,6 +40,7 @@ const (
 	leave   kind = "leave"   // all are done
 	stop    kind = "stop"    // one has failed
 	ask     kind = "ask"     // what do you do?
+	save    kind = "save"    // save behind a step, and end
 	// From the worker.
 	alive     kind = "alive"
 	listening kind = "listening"

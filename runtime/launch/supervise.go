@@ -24,14 +24,17 @@ type Options struct {
 	Ranks int
 	// Command makes the command of a worker. Its environment and further files are set here.
 	Command func(rank int) *exec.Cmd
-	// Dir is a new folder that only this user can enter. It is removed once the workers are joined.
+	// Dir is a name that no folder has, of the form .../ppc-*. Fill makes the folder, which only this user may enter, when workers run
+	// that remove it if this process is killed. It is removed once the workers are joined.
 	Dir      string
+	Fill     func() error
 	Shared   bool          // messages go through shared memory, not through sockets
 	Deadline time.Duration // see runtime.Options
 	Output   func(text string)
 	Event    func(text string) // for a log of what happens to the workers
 	Notice   func(text string)
 	Report   <-chan os.Signal // asks for what the ranks do, as a Notice
+	Save     <-chan struct{}  // closed: the ranks are to save and end
 }
 
 // runFailed is the exit code of a worker that has been ended.
@@ -84,24 +87,38 @@ func Run(ctx context.Context, o Options) error {
 	finished := make(chan struct{})
 	defer close(finished)
 	defer os.RemoveAll(o.Dir)
-	if err := s.startAll(finished); err != nil {
-		s.end()
-		return err
+	err := s.startAll(finished)
+	if err == nil {
+		err = s.giveJobs()
 	}
-	err := s.watch(ctx)
+	if err == nil {
+		err = s.watch(ctx)
+	}
 	s.end()
 	return err
 }
 
-// startAll starts every worker from one thread, which lives as long as the run: a worker ends with the thread that started it.
-func (s *supervisor) startAll(finished <-chan struct{}) error {
+// giveJobs makes the folder and tells the workers, which wait for that, what they are.
+func (s *supervisor) giveJobs() error {
+	if err := s.opt.Fill(); err != nil {
+		return err
+	}
 	token := make([]byte, 32)
 	rand.Read(token)
+	for _, w := range s.workers {
+		w.seen = time.Now()
+		w.channel.send(message{Kind: job, Job: &Job{Rank: w.rank, Ranks: s.opt.Ranks, Dir: s.opt.Dir, Token: token, Shared: s.opt.Shared, Deadline: s.opt.Deadline}})
+	}
+	return nil
+}
+
+// startAll starts every worker from one thread, which lives as long as the run: a worker ends with the thread that started it.
+func (s *supervisor) startAll(finished <-chan struct{}) error {
 	result := make(chan error, 1)
 	go func() {
 		goruntime.LockOSThread()
 		for rank := range s.opt.Ranks {
-			if err := s.start(rank, token); err != nil {
+			if err := s.start(rank); err != nil {
 				result <- fmt.Errorf("rank %d cannot be started: %w", rank, err)
 				break
 			}
@@ -112,7 +129,7 @@ func (s *supervisor) startAll(finished <-chan struct{}) error {
 	return <-result
 }
 
-func (s *supervisor) start(rank int, token []byte) error {
+func (s *supervisor) start(rank int) error {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -128,7 +145,6 @@ func (s *supervisor) start(rank int, token []byte) error {
 		return err
 	}
 	s.workers = append(s.workers, w)
-	w.channel.send(message{Kind: job, Job: &Job{Rank: rank, Ranks: s.opt.Ranks, Dir: s.opt.Dir, Token: token, Shared: s.opt.Shared, Deadline: s.opt.Deadline}})
 	s.opt.Event(fmt.Sprintf("rank %d is process %d", rank, w.cmd.Process.Pid))
 	go func() {
 		for {
@@ -159,10 +175,15 @@ func (s *supervisor) watch(ctx context.Context) error {
 	defer tick.Stop()
 	last := time.Now()
 	var answered <-chan time.Time
+	wish := s.opt.Save
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-wish:
+			wish = nil
+			s.opt.Event("the ranks are to save and end")
+			s.tell(save)
 		case <-s.opt.Report:
 			s.tell(ask)
 			answered = time.After(answer)

@@ -35,6 +35,7 @@ type Worker struct {
 	orders  chan kind
 	ctx     context.Context
 	lost    chan struct{}
+	save    chan struct{}
 	look    atomic.Pointer[func() []runtime.Status]
 }
 
@@ -45,7 +46,7 @@ func Join(ctx context.Context) (*Worker, context.Context, error) {
 	}
 	dir := os.Getenv(variable)
 	os.Unsetenv(variable)
-	w := &Worker{channel: channel{file: os.NewFile(channelFile, "supervisor")}, orders: make(chan kind, 4), lost: make(chan struct{})}
+	w := &Worker{channel: channel{file: os.NewFile(channelFile, "supervisor")}, orders: make(chan kind, 4), lost: make(chan struct{}), save: make(chan struct{})}
 	m, err := w.channel.receive()
 	if err != nil || m.Kind != job || m.Job == nil || len(m.Job.Token) != 32 {
 		// A supervisor that is killed now leaves its folder to the workers that it has started.
@@ -66,14 +67,15 @@ func Join(ctx context.Context) (*Worker, context.Context, error) {
 				close(w.lost)
 				return
 			case m.Kind == stop:
-				return
+				cancel()
 			case m.Kind == ask:
 				w.sign()
+			case m.Kind == save:
+				close(w.save) // it is said once
 			default:
 				select {
 				case w.orders <- m.Kind:
 				case <-ctx.Done():
-					return
 				}
 			}
 		}
@@ -114,6 +116,9 @@ func (w *Worker) Watch(look func() []runtime.Status) {
 
 // Lost is closed when the supervisor is gone. What it would have removed is then up to the workers.
 func (w *Worker) Lost() <-chan struct{} { return w.lost }
+
+// Save is closed when the supervisor wants the run to save and end.
+func (w *Worker) Save() <-chan struct{} { return w.save }
 
 // order waits for the supervisor.
 func (w *Worker) order(want kind) error {
@@ -169,14 +174,14 @@ func (w *Worker) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Fail tells why the worker ends.
-func (w *Worker) Fail(code int, list diag.List, reason error) {
+// Fail tells why the worker ends. An error says that the supervisor is gone.
+func (w *Worker) Fail(code int, list diag.List, reason error) error {
 	f := NewFailure(code, list)
 	var gone *process.Gone
 	if errors.As(reason, &gone) {
 		f.Gone = gone.Rank + 1
 	}
-	w.channel.send(message{Kind: failed, Failure: f}) // a supervisor that is gone need not know
+	return w.channel.send(message{Kind: failed, Failure: f})
 }
 
 // Done tells that the worker has done its part, and waits until all have.

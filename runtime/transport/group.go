@@ -13,7 +13,7 @@ type group struct {
 	count   int
 	open    chan struct{} // closed when all have arrived
 
-	floats [][][]float32 // by member: what it gave to Reduce or Collect
+	floats [][][]float32 // by member: what it gave to Reduce, Scatter or Collect
 	values [][]float64   // by member: what it gave to Gather
 }
 
@@ -30,6 +30,7 @@ type member struct {
 	*local
 	group *group
 	index int
+	one   [1][]float32
 }
 
 // meet returns when all members have called it.
@@ -86,6 +87,31 @@ func (m *member) Reduce(buffers [][]float32) error {
 		}
 	}
 	// Nobody writes its buffers again before all have read them.
+	return m.meet()
+}
+
+// Scatter adds up the own part from the places of the others. Nobody else reads it.
+func (m *member) Scatter(buffer, scratch []float32) error {
+	g := m.group
+	m.one[0] = buffer
+	g.floats[m.index] = m.one[:]
+	if err := m.meet(); err != nil {
+		return err
+	}
+	lo, hi := g.Part(len(buffer), m.index)
+	total, own := buffer[lo:hi], scratch[:hi-lo]
+	copy(own, total) // it is added in its turn
+	for k, of := range g.floats {
+		from := own
+		if k != m.index {
+			from = of[0][lo:hi]
+		}
+		if k == 0 {
+			copy(total, from)
+		} else {
+			add(total, from)
+		}
+	}
 	return m.meet()
 }
 

@@ -40,6 +40,7 @@ type pairs struct {
 const (
 	phaseScatter = iota // Reduce: to each member its share of what all have
 	phaseShare          // Reduce: sums to all
+	phaseParts          // Scatter: to each member its part of what all have
 	phaseCollect
 	phaseValues
 	Phases // how many there are
@@ -56,6 +57,13 @@ func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Gr
 			bytes += 4 * (hi - lo)
 		}
 		return bytes
+	}
+	scattered := func(member int) int {
+		if m.Scatter == 0 {
+			return 0
+		}
+		lo, hi := m.Part(m.Scatter, member)
+		return 4 * (hi - lo)
 	}
 	part := func(member int) (bytes int) {
 		for _, e := range m.Collect {
@@ -78,6 +86,7 @@ func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Gr
 		to := m.Ranks[k]
 		g.pairs[phaseScatter][k] = open(phaseScatter, to, share(k), share(g.index))
 		g.pairs[phaseShare][k] = open(phaseShare, to, share(g.index), share(k))
+		g.pairs[phaseParts][k] = open(phaseParts, to, scattered(k), scattered(g.index))
 		g.pairs[phaseCollect][k] = open(phaseCollect, to, part(g.index), part(k))
 		g.pairs[phaseValues][k] = open(phaseValues, to, len(g.values[k]), len(g.values[k]))
 	}
@@ -145,6 +154,51 @@ func (g *pairs) Reduce(buffers [][]float32) error {
 		sum = sum[copy(b, sum):]
 	}
 	return g.exchange(phaseShare, func(int) [][]byte { return own }, share)
+}
+
+// Scatter sends every member its part, and takes the own one from the others in the order of ranks, one after the other: all have
+// sent theirs to all before they wait for any.
+func (g *pairs) Scatter(buffer, scratch []float32) error {
+	with := g.pairs[phaseParts]
+	for k, p := range with {
+		if p != nil {
+			lo, hi := g.Part(len(buffer), k)
+			p.send.Post([][]byte{raw(buffer[lo:hi])})
+			p.posted++
+		}
+	}
+	lo, hi := g.Part(len(buffer), g.index)
+	own := buffer[lo:hi]
+	total, more := scratch[:len(own)], scratch[len(own):2*len(own)]
+	for k, p := range with {
+		from, to := own, more
+		if k == 0 {
+			to = total
+		}
+		if p != nil {
+			from = to
+			p.receive.Post([][]byte{raw(to)})
+			if err := p.received(); err != nil {
+				return err
+			}
+		}
+		switch {
+		case k > 0:
+			add(total, from)
+		case p == nil:
+			copy(total, own)
+		}
+	}
+	copy(own, total)
+	for _, p := range with {
+		if p == nil {
+			continue
+		}
+		if err := p.sent(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Collect sends the own part to all.

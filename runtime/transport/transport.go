@@ -49,8 +49,9 @@ type Members struct {
 	ID     int   // which all members agree on, and no other queue or group has
 	Ranks  []int // ascending
 	Reduce []int // elements of the buffers of Reduce; the same for all members
-	// Elements of the buffers of Collect, and the part of a buffer that each member gives.
+	// Elements of the buffers of Collect and of that of Scatter, 0 for none, and the part of a buffer that each member has.
 	Collect []int
+	Scatter int
 	Part    func(elements, member int) (lo, hi int)
 	Values  int // most values that a member gives to Gather
 }
@@ -60,6 +61,9 @@ type Members struct {
 type Group interface {
 	// Reduce replaces the buffers of every member by their sums over the members.
 	Reduce(buffers [][]float32) error
+	// Scatter replaces the part that this member has of a buffer by its sum over the members. The others may be written again
+	// when it returns. scratch has as many elements as two parts.
+	Scatter(buffer, scratch []float32) error
 	// Collect gives every member the parts of the buffers that the others hold.
 	Collect(buffers [][]float32) error
 	// Gather returns copies of the values of all members, by member.

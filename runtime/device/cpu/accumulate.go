@@ -27,6 +27,7 @@ type accumulation struct {
 	k, n   int // the accumulator as [k, n]; where it is not packed and swap is set, its transpose lies in memory
 	swap   bool
 	block  place // workspace of an accumulator that is not packed
+	parted bool  // acc holds a part: see sum
 }
 
 // accumulations turns the nodes of a weight pass, which has nothing else, into accumulations.
@@ -37,6 +38,12 @@ func (m *machine) accumulations(nodes []node) ([]accumulation, error) {
 		if a.acc.typ.DType != ir.F32 || n.out.place != a.acc.place {
 			return nil, fmt.Errorf("cpu device: `%s` does not write over an accumulator of f32", n.op.Kind)
 		}
+		for _, o := range n.in[1:] {
+			if o.area < 0 || o.bytes < o.typ.Bytes() {
+				return nil, fmt.Errorf("cpu device: `%s` adds up what the rank has a part of", n.op.Kind)
+			}
+		}
+		a.parted = a.acc.bytes < plan.CPU.ItemBytes(plan.Item{Type: a.acc.typ, Form: a.acc.form})
 		switch n.op.Kind {
 		case ir.MatMulAccumulate:
 			a.matMul, a.x, a.dy = true, n.in[1].place, n.in[2].place
@@ -70,16 +77,46 @@ func (m *machine) at(p place, micro int) []float32 {
 	return elements[float32](m.arenas[p.area].slot(micro)[p.offset : p.offset+p.bytes])
 }
 
-// accumulate runs micro-batches lo..hi-1. Micro-batch 0 starts the sum by assignment.
-func (m *machine) accumulate(a *accumulation, lo, hi int) error {
+// sum runs micro-batches lo..hi-1 of an accumulation. Of a gradient that is shared out each one is made whole in the workspace,
+// summed over the ranks of the group, and its part added.
+func (m *machine) sum(a *accumulation, lo, hi int) error {
 	acc := m.at(a.acc.place, 0)
+	if !a.parted {
+		return m.accumulate(a, acc, lo, hi, lo > 0)
+	}
+	for micro := lo; micro < hi; micro++ {
+		whole, err := m.gradient(a, micro)
+		if err != nil {
+			return err
+		}
+		if err := m.scatter(whole); err != nil {
+			return err
+		}
+		first, last := m.plan.Part(len(whole), m.replica)
+		if part := whole[first:last]; micro > 0 {
+			m.path.Add(acc[:len(part)], acc[:len(part)], part)
+		} else {
+			copy(acc, part)
+		}
+	}
+	return nil
+}
+
+// gradient makes what a micro-batch on this rank adds to an accumulator that holds a part.
+func (m *machine) gradient(a *accumulation, micro int) ([]float32, error) {
+	whole := m.whole[:plan.CPU.ItemBytes(plan.Item{Type: a.acc.typ, Form: a.acc.form})/4]
+	return whole, m.accumulate(a, whole, micro, micro+1, false)
+}
+
+// accumulate runs micro-batches lo..hi-1 into acc, which the first adds to or starts by assignment.
+func (m *machine) accumulate(a *accumulation, acc []float32, lo, hi int, load bool) error {
 	switch {
 	case a.matMul && a.acc.form != plan.Rows:
-		m.path.MatMulWeightGrad(acc, m.segmentsOf(a, lo, hi), a.k, a.n, lo > 0)
+		m.path.MatMulWeightGrad(acc, m.segmentsOf(a, lo, hi), a.k, a.n, load)
 	case a.matMul:
-		m.accumulateRows(a, acc, m.segmentsOf(a, lo, hi), lo > 0)
+		m.accumulateRows(a, acc, m.segmentsOf(a, lo, hi), load)
 	case a.gather:
-		if lo == 0 {
+		if !load {
 			clear(acc)
 		}
 		for micro := lo; micro < hi; micro++ {
@@ -90,7 +127,7 @@ func (m *machine) accumulate(a *accumulation, lo, hi int) error {
 		}
 	default:
 		for micro := lo; micro < hi; micro++ {
-			m.add(a, acc, m.at(a.g, micro), micro > 0)
+			m.add(a, acc, m.at(a.g, micro), load || micro > lo)
 		}
 	}
 	return nil

@@ -35,6 +35,9 @@ type machine struct {
 	segments []kernel.Segment // of one weight pass, as long as there are micro-batches
 	poison   bool
 	trace    func(*device.Record)
+	// Of ranks that share gradients or values out: where a whole one is made, and how they meet.
+	whole           []float32
+	scatter, gather func([]float32) error
 }
 
 // program is what the stage does for one of the plan's programs.
@@ -54,8 +57,9 @@ type code struct {
 
 // instruction is a step and what it belongs to.
 type instruction struct {
-	run step
-	op  *ir.Op
+	run     step
+	op      *ir.Op
+	gathers []gathering // values that the step reads
 }
 
 // Open makes the device of a stage. Plans with places outside their areas, and operations on types that the device does
@@ -83,7 +87,7 @@ func newMachine(p *plan.Plan, stage int, path *kernel.Path, opt device.Options) 
 	if stage < 0 || stage >= len(p.Stages) || len(p.Memory) == 0 || stage >= len(p.Memory[0].Stages) {
 		return nil, fmt.Errorf("cpu device: the plan has no stage %d", stage)
 	}
-	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison, trace: opt.Trace}
+	m := &machine{plan: p, index: stage, stage: p.Stages[stage], layout: &p.Memory[0].Stages[stage], poison: opt.Poison, trace: opt.Trace, scatter: opt.Scatter, gather: opt.Gather}
 	m.path, m.print, m.seed, m.replica = path, opt.Print, opt.Seed, opt.Replica
 	if len(m.layout.SlotBytes) != len(m.stage.Areas) || len(m.layout.Offsets) != len(m.stage.Areas) {
 		return nil, fmt.Errorf("cpu device: the layout of stage %d has other areas than the stage", stage)
@@ -166,7 +170,7 @@ func (m *machine) Run(program, chunk int, pass ir.Pass, lo, hi int) error {
 			}
 		} else {
 			for i := range c.sums {
-				if err := m.accumulate(&c.sums[i], lo, hi); err != nil {
+				if err := m.sum(&c.sums[i], lo, hi); err != nil {
 					return err
 				}
 			}
@@ -207,8 +211,14 @@ func (m *machine) steps(list []instruction, micro int) error {
 	}
 	if m.poison {
 		fill(m.base[m.scratch()])
+		fill(bytesOf(m.whole))
 	}
 	for i := range list {
+		for _, g := range list[i].gathers {
+			if err := m.gatherValue(g); err != nil {
+				return err
+			}
+		}
 		if err := list[i].run(&m.memory); err != nil {
 			return stepError(list[i].op, micro, err)
 		}

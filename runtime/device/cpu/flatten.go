@@ -57,8 +57,8 @@ func (f *flattener) ref(r plan.Ref) (operand, error) {
 	return operand{place{r.Area, m.layout.Offsets[r.Area][r.Item], plan.CPU.ItemBytes(it)}, f.nextID, it.Type, it.Form}, nil
 }
 
-// phase flattens one pass of a chunk.
-func (f *flattener) phase(ph *plan.Phase) ([]node, error) {
+// phase flattens one pass of a chunk. A weight pass takes accumulators, of which a rank may have a part, for whole ones.
+func (f *flattener) phase(ph *plan.Phase, pass ir.Pass) ([]node, error) {
 	f.nodes = nil
 	if len(ph.Args) != len(ph.Func.Args) || len(ph.Results) != len(ph.Func.Results) {
 		return nil, fmt.Errorf("cpu device: %s has %d arguments and %d results, the plan places %d and %d", ph.Func.Name, len(ph.Func.Args), len(ph.Func.Results), len(ph.Args), len(ph.Results))
@@ -69,6 +69,9 @@ func (f *flattener) phase(ph *plan.Phase) ([]node, error) {
 			o, err := f.ref(r)
 			if err != nil {
 				return nil, err
+			}
+			if sp := f.m.stage.PartedGradient(r); sp != nil && pass == ir.WeightPass {
+				o.typ, o.form = sp.Param.Type, sp.Form
 			}
 			if want := ph.Func.TypeOf(values[i]); o.typ.DType != want.DType || o.typ.Elems() != want.Elems() {
 				return nil, fmt.Errorf("cpu device: %s has a value %s in a place for %s", ph.Func.Name, want, o.typ)

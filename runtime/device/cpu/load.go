@@ -17,6 +17,9 @@ func (m *machine) load(fusing bool) error {
 	if err != nil {
 		return err
 	}
+	if err := m.loadShared(f); err != nil {
+		return err
+	}
 	for i, q := range m.plan.Programs {
 		pr := program{chunks: make([]*code, len(q.Chunks))}
 		for c, chunk := range q.Chunks {
@@ -47,7 +50,7 @@ func (m *machine) loadChunk(f *flattener, chunk *plan.Chunk, fusing, traced bool
 			continue
 		}
 		c.passes[pass] = true
-		nodes, err := f.phase(ph)
+		nodes, err := f.phase(ph, ir.Pass(pass))
 		if err != nil {
 			return nil, err
 		}
@@ -79,11 +82,15 @@ func (m *machine) instructions(nodes []node, fusing bool) ([]instruction, error)
 		if build == nil {
 			return nil, fmt.Errorf("cpu device: there is no kernel for `%s` in this pass", n.op.Kind)
 		}
+		gathers, err := m.gathers(n)
+		if err != nil {
+			return nil, err
+		}
 		run, err := build(m, n)
 		if err != nil {
 			return nil, err
 		}
-		out[i] = instruction{run, n.op}
+		out[i] = instruction{run, n.op, gathers}
 	}
 	return out, nil
 }

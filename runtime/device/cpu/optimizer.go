@@ -277,8 +277,8 @@ func (u *optimizer) block(m *machine, p *parameter, lo, hi int) error {
 	if u.sizes == nil {
 		return nil
 	}
-	m.base[u.first] = bytesOf(p.value[lo:hi])
-	m.base[u.first+1] = bytesOf(p.accumulators[0][lo:hi])
+	m.base[u.first] = bytesOf(p.value[lo-p.values : hi-p.values])
+	m.base[u.first+1] = bytesOf(p.accumulators[0][lo-p.gradients : hi-p.gradients])
 	for k, s := range p.states {
 		m.base[u.first+2+k] = bytesOf(s[lo-p.lo : hi-p.lo])
 	}

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"slices"
+
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -31,26 +33,41 @@ func (m *machine) traceSums(c *code, lo, hi int) error {
 	for i := range c.sums {
 		a := &c.sums[i]
 		for micro := lo; micro < hi; micro++ {
-			if err := m.accumulate(a, micro, micro+1); err != nil {
+			acc := m.at(a.acc.place, 0)
+			if a.parted {
+				whole, err := m.gradient(a, micro)
+				if err != nil {
+					return err
+				}
+				acc = slices.Clone(whole)
+			}
+			if err := m.sum(a, micro, micro+1); err != nil {
 				return err
 			}
 			t := a.acc.typ
 			m.trace(&device.Record{
 				Stage: m.index, Step: int(m.stepNumber), Micro: micro, Op: a.op, Path: a.path,
-				Type: t, Data: rowMajor(m.at(a.acc.place, 0), t, a.acc.form),
+				Type: t, Data: rowMajor(acc, t, a.acc.form),
 			})
 		}
 	}
 	return nil
 }
 
-// traceParam tells the gradient or the new value of a parameter.
-func (m *machine) traceParam(i int, v []float32, updated bool) {
+// traceParam tells the gradient or the new value of a parameter. Where ranks have parts of it they meet.
+func (m *machine) traceParam(i int, v []float32, updated bool) error {
 	p := &m.params[i]
+	if len(v) < p.elems {
+		var err error
+		if v, err = m.gathered(p, v, 0); err != nil {
+			return err
+		}
+	}
 	m.trace(&device.Record{
 		Stage: m.index, Step: int(m.stepNumber), Micro: -1, Param: m.stage.Params[i].Param, Updated: updated,
 		Type: p.typ, Data: rowMajor(v, p.typ, p.form),
 	})
+	return nil
 }
 
 // rowMajor copies a buffer out of the form that the plan keeps it in.

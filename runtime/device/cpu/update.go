@@ -17,7 +17,10 @@ type parameter struct {
 	form         plan.Form
 	owned        bool // this stage folds the gradients and updates the parameter
 	group        int  // of the optimizer's scalars
+	elems        int  // of the whole
 	lo, hi       int  // elements that this rank updates; states are those of lo..hi-1
+	gradients    int  // the element at which accumulators begin: lo if they hold parts
+	values       int  // the element at which value begins
 	k, n         int  // of the packed form
 	value        []float32
 	accumulators [][]float32
@@ -31,17 +34,16 @@ type slot struct{ param, read int }
 func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 	accumulators := map[place]slot{}
 	for i, sp := range m.stage.Params {
-		value, err := f.ref(sp.Value)
-		if err != nil {
-			return nil, err
-		}
-		f.params[sp.Param] = value
-		p := parameter{name: sp.Param.Name, typ: sp.Param.Type, form: value.form, owned: sp.Owner == m.index, value: m.at(value.place, 0)}
+		whole := sp.Whole()
+		p := parameter{name: sp.Param.Name, typ: whole.Type, form: whole.Form, owned: sp.Owner == m.index, elems: sp.Elems()}
 		if o := m.plan.Optimizer; o != nil {
 			p.group = o.GroupOf(p.name)
 		}
-		if p.hi = len(p.value); sp.Shared {
-			p.lo, p.hi = m.plan.Part(len(p.value), m.replica)
+		if p.hi = p.elems; sp.Shard > plan.ShardNone {
+			p.lo, p.hi = m.plan.Part(p.elems, m.replica)
+		}
+		if sp.Shard >= plan.ShardGradients {
+			p.gradients = p.lo
 		}
 		if p.form != plan.Rows {
 			p.k, p.n = p.typ.Shape[0], p.typ.Shape[1]
@@ -49,31 +51,37 @@ func (m *machine) loadParams(f *flattener) (map[place]slot, error) {
 				p.k, p.n = p.n, p.k
 			}
 		}
-		buffers := func(refs []plan.Ref, form plan.Form, t ir.Type) (out [][]float32, places []place, err error) {
+		buffers := func(refs []plan.Ref, level int) (out [][]float32, operands []operand, err error) {
+			want := m.plan.Kept(&sp, level)
 			for _, r := range refs {
 				o, err := f.ref(r)
 				if err != nil {
 					return nil, nil, err
 				}
-				if o.form != form || !o.typ.Equal(t) || o.typ.DType != ir.F32 {
+				if o.form != want.Form || !o.typ.Equal(want.Type) || o.typ.DType != ir.F32 {
 					return nil, nil, fmt.Errorf("cpu device: a buffer of %s is %s and not of its form", sp.Param.Name, o.typ)
 				}
-				out, places = append(out, m.at(o.place, 0)), append(places, o.place)
+				out, operands = append(out, m.at(o.place, 0)), append(operands, o)
 			}
-			return out, places, nil
+			return out, operands, nil
 		}
-		var places []place
-		if p.accumulators, places, err = buffers(sp.Accumulators, value.form, value.typ); err != nil {
+		values, operands, err := buffers([]plan.Ref{sp.Value}, plan.ShardValue)
+		if err != nil {
 			return nil, err
 		}
-		for k, at := range places {
-			accumulators[at] = slot{i, k}
+		p.value, f.params[sp.Param] = values[0], operands[0]
+		if sp.Shard >= plan.ShardValue {
+			p.values = p.lo
+			f.nextID++
+			f.params[sp.Param] = operand{gatheredPlace(i, plan.CPU.ItemBytes(whole)), f.nextID, whole.Type, whole.Form}
 		}
-		form, typ := value.form, value.typ
-		if sp.Shared {
-			form, typ = plan.Rows, ir.Tensor(ir.F32, plan.PartSize(len(p.value), m.plan.ShardSize))
+		if p.accumulators, operands, err = buffers(sp.Accumulators, plan.ShardGradients); err != nil {
+			return nil, err
 		}
-		if p.states, _, err = buffers(sp.States, form, typ); err != nil {
+		for k, o := range operands {
+			accumulators[o.place] = slot{i, k}
+		}
+		if p.states, _, err = buffers(sp.States, plan.ShardStates); err != nil {
 			return nil, err
 		}
 		m.params = append(m.params, p)
@@ -128,10 +136,17 @@ func (m *machine) SetParam(i int, v []float32) error {
 	if err != nil {
 		return err
 	}
+	whole := p.value
+	if len(whole) < p.elems {
+		whole = m.whole[:p.elems]
+	}
 	if p.form == plan.Rows {
-		copy(p.value, v)
+		copy(whole, v)
 	} else {
-		pack(p.value, v, p.form, p.k, p.n)
+		pack(whole, v, p.form, p.k, p.n)
+	}
+	if len(p.value) < p.elems {
+		copy(p.value, whole[p.lo:p.hi])
 	}
 	return nil
 }
@@ -142,7 +157,13 @@ func (m *machine) Param(i int, v []float32) error {
 	if err != nil {
 		return err
 	}
-	p.unpack(v, p.value)
+	whole := p.value
+	if len(whole) < p.elems {
+		if whole, err = m.gathered(p, p.value, 0); err != nil {
+			return err
+		}
+	}
+	p.unpack(v, whole)
 	return nil
 }
 
@@ -152,8 +173,8 @@ func (m *machine) Pack(i int, packed, dense []float32) error {
 	if err != nil {
 		return err
 	}
-	if len(packed) != len(p.value) {
-		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, len(p.value))
+	if len(packed) != p.elems {
+		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, p.elems)
 	}
 	if p.form == plan.Rows {
 		copy(packed, dense)
@@ -177,8 +198,8 @@ func (m *machine) Unpack(i int, dense, packed []float32) error {
 	if err != nil {
 		return err
 	}
-	if len(packed) != len(p.value) {
-		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, len(p.value))
+	if len(packed) != p.elems {
+		return fmt.Errorf("cpu device: %d elements in the form of %s, which has %d", len(packed), p.name, p.elems)
 	}
 	p.unpack(dense, packed)
 	return nil
@@ -219,7 +240,7 @@ func (m *machine) Squares(squares []float64) error {
 	for i := range squares {
 		squares[i] = 0
 		if p := &m.params[i]; p.owned && len(p.accumulators) > 0 {
-			squares[i] = sumSquares(p.accumulators[0])
+			squares[i] = sumSquares(p.gradient())
 		}
 	}
 	return nil
@@ -241,10 +262,20 @@ func (m *machine) BoundGradients(factor, limit float32) error {
 			g[e] = v
 		}
 		if m.trace != nil && p.owned && len(p.accumulators) > 0 {
-			m.traceParam(i, p.accumulators[0], false)
+			if err := m.traceParam(i, p.accumulators[0], false); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// gradient is what this rank has of the folded gradient.
+func (p *parameter) gradient() []float32 {
+	if g := p.accumulators[0]; len(g) == p.elems {
+		return g
+	}
+	return p.accumulators[0][:p.hi-p.lo]
 }
 
 // fold adds the accumulators of a parameter to the first, in program order. Those of a parameter of another stage are on
@@ -292,7 +323,9 @@ func (m *machine) Update(program int, pending []device.Pending, scalars [][]floa
 			return err
 		}
 		if p := &m.params[i]; m.trace != nil && p.owned && len(p.accumulators) > 0 {
-			m.traceParam(i, p.value, true)
+			if err := m.traceParam(i, p.value, true); err != nil {
+				return err
+			}
 		}
 	}
 	for _, p := range pending {
@@ -307,7 +340,7 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 	if len(p.accumulators) == 0 {
 		return nil
 	}
-	if a := sums[0]; a != nil && len(sums) == 1 && p.owned && p.hi-p.lo == len(p.value) && a.matMul && p.form != plan.Rows {
+	if a := sums[0]; a != nil && len(sums) == 1 && p.owned && p.hi-p.lo == p.elems && a.matMul && p.form != plan.Rows {
 		if lo, hi := span(pending, a.chunk); lo < hi {
 			return m.updateBehind(p, a, lo, hi)
 		}
@@ -316,7 +349,7 @@ func (m *machine) updateParam(p *parameter, sums []*accumulation, pending []devi
 		for _, a := range sums {
 			for _, q := range pending {
 				if a != nil && q.Chunk == a.chunk {
-					if err := m.accumulate(a, q.Lo, q.Hi); err != nil {
+					if err := m.sum(a, q.Lo, q.Hi); err != nil {
 						return err
 					}
 				}

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	ascend "github.com/ppc-lang/ppc/codegen/ascend/emulator"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -61,6 +62,9 @@ func Opener(programs []ascend.StageProgram) device.Open {
 	return func(ctx context.Context, p *plan.Plan, stage int, opt device.Options) (device.Device, error) {
 		if stage < 0 || stage >= len(p.Stages) || len(programs) != len(p.Stages) {
 			return nil, fmt.Errorf("emulator device: the kernels are for %d stages, the plan has %d", len(programs), len(p.Stages))
+		}
+		if p.Shares(plan.ShardStates) {
+			return nil, diag.List{diag.Errorf(diag.NotSupported, diag.Range{}, "the emulator has one rank for each stage, and ranks of this program share parameters out").WithRepair("-device cpu")}
 		}
 		m := &machine{plan: p, index: stage, stage: p.Stages[stage], program: &programs[stage], print: opt.Print, poison: opt.Poison, passes: map[passKey][]action{}}
 		for _, memory := range p.Memory {

@@ -40,6 +40,12 @@ type library struct {
 	errorString  func(code int32, text *byte, length *int32) int32
 }
 
+// status is what MPI_Test tells of a message: the layout is that of Open MPI.
+type status struct {
+	source, tag, code, cancelled int32
+	bytes                        uint64
+}
+
 // threadSerialized: any thread may call, one at a time. A goroutine may move between threads.
 const threadSerialized = 2
 

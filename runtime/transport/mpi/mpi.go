@@ -94,6 +94,7 @@ type end struct {
 	posted   uint64
 	done     uint64
 	slots    []slot
+	status   status
 	err      error
 }
 
@@ -114,6 +115,14 @@ func (r *Ranks) end(peer, tag int, receives bool, q transport.Queue) *end {
 }
 
 func (e *end) slot(n uint64) *slot { return &e.slots[n%uint64(len(e.slots))] }
+
+// message is the memory of the message.
+func (s *slot) message() []byte {
+	if len(s.buffers) == 1 {
+		return s.buffers[0]
+	}
+	return s.packed
+}
 
 // Post starts the next transfer.
 func (e *end) Post(buffers [][]byte) {
@@ -157,7 +166,11 @@ func (e *end) progress() {
 	for e.done < e.posted && e.err == nil {
 		s := e.slot(e.done)
 		done := int32(0)
-		if e.err = e.lib.failed("MPI", e.lib.test(&s.request, &done, nil)); done == 0 {
+		if e.err = e.lib.failed("MPI cannot transfer a message", e.lib.test(&s.request, &done, unsafe.Pointer(&e.status))); e.err != nil || done == 0 {
+			return
+		}
+		if n := len(s.message()); e.receives && e.status.bytes != uint64(n) {
+			e.err = fmt.Errorf("a message has %d bytes, not %d", e.status.bytes, n)
 			return
 		}
 		if e.receives && len(s.buffers) != 1 {

@@ -20,14 +20,18 @@ func TestMain(m *testing.M) {
 	if os.Getenv(inside) == "" {
 		os.Exit(m.Run())
 	}
-	if err := rank(); err != nil {
+	play := rank
+	if os.Getenv(inside) == "wrong" {
+		play = wrong
+	}
+	if err := play(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-// under runs this test binary as ranks under mpirun and returns what they print.
-func under(t *testing.T, ranks int) string {
+// under runs this test binary as ranks under mpirun, which play that part, and returns what they print.
+func under(t *testing.T, ranks int, part string) string {
 	t.Helper()
 	if _, err := exec.LookPath("mpirun"); err != nil {
 		if os.Getenv("CI") != "" {
@@ -36,7 +40,7 @@ func under(t *testing.T, ranks int) string {
 		t.Skip("there is no mpirun")
 	}
 	cmd := exec.Command("mpirun", "--oversubscribe", "-n", fmt.Sprint(ranks), os.Args[0])
-	cmd.Env = append(os.Environ(), inside+"=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	cmd.Env = append(os.Environ(), inside+"="+part, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 	timer := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 	defer timer.Stop()
 	out, err := cmd.CombinedOutput()
@@ -63,7 +67,7 @@ func rank() error {
 		in = append(in, e.End(q))
 	}
 	group := e.Join(transport.Members{
-		ID: 2, Ranks: ranks(n), Reduce: []int{5, 1}, Collect: []int{7}, Values: 3,
+		ID: 2, Ranks: ranks(n), Reduce: []int{5, 1}, Collect: []int{7}, Scatter: 7, Values: 3,
 		Part: func(elements, member int) (int, int) { return transport.Share(elements, member, n) },
 	})
 	for round := range 20 {
@@ -120,6 +124,24 @@ func rank() error {
 				return fmt.Errorf("part %d is %v", i, v)
 			}
 		}
+		cut := []float32{1, 2, 3, 4, 5, 6, 7}
+		cut[lo] += 1e8 // which takes up what is added to it, but not what has been added before it
+		if err := group.Scatter(cut, make([]float32, 7+n)); err != nil {
+			return err
+		}
+		for i := lo; i < hi; i++ {
+			sum := float32(0)
+			for m := range n {
+				x := float32(i + 1)
+				if m == k && i == lo {
+					x += 1e8
+				}
+				sum += x
+			}
+			if cut[i] != sum {
+				return fmt.Errorf("the sum of part %d is %v, not %v", i, cut[i], sum)
+			}
+		}
 		all, err := group.Gather([]float64{float64(k), 7})
 		if err != nil {
 			return err
@@ -143,9 +165,47 @@ func ranks(n int) (list []int) {
 
 func TestRanks(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
-		out := under(t, n)
+		out := under(t, n, "right")
 		if got := strings.Count(out, "is right"); got != n {
 			t.Errorf("%d of %d ranks are right:\n%s", got, n, out)
+		}
+	}
+}
+
+// wrong sends messages that are not what the other rank waits for: shorter, longer, and made of other parts.
+func wrong() error {
+	r, k, _, err := Start()
+	if err != nil {
+		return err
+	}
+	e := r.Endpoint(k, make(chan struct{}), func(int) {})
+	for id, sizes := range [][2][]int{{{8}, {12}}, {{12}, {8}}, {{4, 4}, {4, 8}}, {{4, 8}, {4, 4}}} {
+		var buffers [][]byte
+		total := 0
+		for _, n := range sizes[k] {
+			buffers = append(buffers, make([]byte, n))
+			total += n
+		}
+		end := e.End(transport.Queue{ID: id, From: 0, To: 1, Outstanding: 1, Bytes: total})
+		end.Post(buffers)
+		if err := end.Wait(0); k == 1 {
+			fmt.Printf("message %d: %v\n", id, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return r.Finish()
+}
+
+// A message of another length than the receiver waits for is an error that names the sender.
+func TestWrongLength(t *testing.T) {
+	out := under(t, 2, "wrong")
+	for _, want := range []string{
+		"message 0: rank 0: a message has 8 bytes, not 12", "message 1: rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
+		"message 2: rank 0: a message has 8 bytes, not 12", "message 3: rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
 }

@@ -85,8 +85,14 @@ type Listener struct {
 
 func (c *Config) path(rank int) string { return filepath.Join(c.Dir, strconv.Itoa(rank)) }
 
+// longestPath is how long the name of a socket may be.
+const longestPath = len(unix.RawSockaddrUnix{}.Path) - 1
+
 // Listen opens the socket of a rank.
 func Listen(c Config) (*Listener, error) {
+	if path := c.path(c.Rank); len(path) > longestPath {
+		return nil, fmt.Errorf("rank %d cannot open its socket: the name %s has more than %d bytes; give TMPDIR a shorter one", c.Rank, path, longestPath)
+	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.path(c.Rank), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("rank %d cannot open its socket: %w", c.Rank, cause(err))

@@ -227,7 +227,7 @@ func TestCollectives(t *testing.T) {
 		lengths := []int{1, 0, 1000, 70001}
 		part := func(e, member int) (int, int) { return transport.Share(e, member, n) }
 		work := func(e transport.Endpoint, rank int) ([]float32, error) {
-			g := e.Join(transport.Members{ID: 5, Ranks: []int{0, 1, 2}, Reduce: lengths, Collect: lengths, Part: part, Values: 7})
+			g := e.Join(transport.Members{ID: 5, Ranks: []int{0, 1, 2}, Reduce: lengths, Collect: lengths, Scatter: 1000, Part: part, Values: 7})
 			s := rand.New(rand.NewPCG(1, uint64(rank)))
 			var all []float32
 			for range 5 {
@@ -254,6 +254,11 @@ func TestCollectives(t *testing.T) {
 				for _, b := range buffers {
 					all = append(all, b...)
 				}
+				lo, hi := part(1000, rank)
+				if err := g.Scatter(buffers[2], make([]float32, 2*334)); err != nil {
+					return nil, err
+				}
+				all = append(all, buffers[2][lo:hi]...)
 				lists, err := g.Gather([]float64{float64(rank), 0.5}[:1+rank%2])
 				if err != nil {
 					return nil, err
@@ -273,7 +278,7 @@ func TestCollectives(t *testing.T) {
 		for i := range n {
 			e := here.Endpoint(i, stop, func(int) {})
 			g := e // made before any is used
-			_ = g.Join(transport.Members{ID: 5, Ranks: []int{0, 1, 2}, Reduce: lengths, Collect: lengths, Part: part, Values: 7})
+			_ = g.Join(transport.Members{ID: 5, Ranks: []int{0, 1, 2}, Reduce: lengths, Collect: lengths, Scatter: 1000, Part: part, Values: 7})
 			wg.Go(func() { want[i], _ = work(e, i) })
 		}
 		wg.Wait()
