@@ -39,6 +39,10 @@ func ReadFS(dir fs.FS, name string) (*Plan, error) {
 	if err == nil {
 		return p, nil
 	}
+	// A file that is there and cannot be read says nothing of the bundle.
+	if f, ok := errors.AsType[*fs.PathError](err); ok && !errors.Is(err, fs.ErrNotExist) {
+		return nil, diag.List{diag.Errorf(diag.CannotRead, diag.At(diag.Pos{File: name + "/" + strings.TrimPrefix(f.Path, name+"/")}), "cannot read: %v", f.Err)}
+	}
 	code := diag.BadBundle
 	if errors.Is(err, errVersion) {
 		code = diag.BundleVersion
@@ -136,8 +140,11 @@ func (r *reader) hashes() error {
 	r.files = map[string][]byte{}
 	for _, n := range names {
 		b, err := r.file(n)
-		if err != nil {
-			return fmt.Errorf("file %s is missing or cannot be read", n)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("file %s is missing", n)
+		case err != nil:
+			return err
 		}
 		sum := sha256.Sum256(b)
 		if hex.EncodeToString(sum[:]) != r.doc.Hashes[n] {
