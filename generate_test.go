@@ -299,7 +299,7 @@ func smallGeneratorOf(t testing.TB, entries string, o Options, stages ...int) *p
 }
 
 func generatorBundle(t testing.TB) []plan.File {
-	files, err := plan.Files(smallGeneratorOf(t, "", Options{}, 0, 1, 2), nil)
+	files, err := plan.Files(smallGeneratorOf(t, "", Options{Devices: 6}, 0, 1, 2), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

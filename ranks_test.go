@@ -333,3 +333,70 @@ infer rows {
 		}
 	}
 }
+
+// Of ranks that live apart, the one that results go to sees all of those that are computed, whatever stage computes them; the others
+// know what there is.
+func TestResultsOfRanksApart(t *testing.T) {
+	const source = `
+cell Net {
+    fc1 = Dense(8, 8) @stage(0)
+    fc2 = Dense(8, 8) @stage(1)
+    construct(x) {
+        early = fc1(x)
+        late = fc2(early)
+        return ORDER
+    }
+}
+infer apart {
+    network         = Net()
+    input x         : f32[8, 8]
+    micro_batch_num = 2
+    SETTINGS
+}`
+	in := data.NewFloat32("x", []int{24, 8}, make([]float32, 24*8))
+	for i := range in.Data {
+		if in.Data[i] = byte(i * 7); i%4 == 3 {
+			in.Data[i] = 0x3f
+		}
+	}
+	for _, order := range []string{"early, late", "late, early"} {
+		for _, settings := range []string{"", "output_broadcast = true"} {
+			text := []byte(strings.NewReplacer("ORDER", order, "SETTINGS", settings).Replace(source))
+			p := compileFile(t, Options{File: "apart.pp", Source: text, Devices: 4}).Plan
+			want := runPlan(t, p, "", runtime.Options{Inputs: []data.Array{in}})
+			all := transport.NewInProcess(4)
+			results, errs := make([]*runtime.Result, 4), make([]error, 4)
+			var ranks sync.WaitGroup
+			for i := range 4 {
+				ranks.Go(func() {
+					results[i], errs[i] = runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Seed: 1, Inputs: []data.Array{in}, Transport: oneRank{all, i}})
+				})
+			}
+			ranks.Wait()
+			for i, r := range results {
+				if errs[i] != nil {
+					t.Fatalf("rank %d: %v", i, errs[i])
+				}
+				for s := range want.Outputs {
+					for k, o := range want.Outputs[s] {
+						got := r.Outputs[s][k]
+						if got.Missing != o.Missing || (got.Array == nil) != (o.Array == nil) {
+							t.Errorf("%s, %s: rank %d knows %+v of result %d on stage %d", order, settings, i, got, k, s)
+							continue
+						}
+						if got.Array == nil {
+							continue
+						}
+						computes := p.Programs[0].Outputs[k].Stage == s
+						if sees := len(got.Array.Data) > 0; sees != (computes && i == runtime.LossRank(p)) || sees && !bytes.Equal(got.Array.Data, o.Array.Data) {
+							t.Errorf("%s, %s: rank %d has another result %d of stage %d", order, settings, i, k, s)
+						}
+					}
+				}
+			}
+		}
+	}
+	if _, err := runtime.Serve(context.Background(), compileFile(t, Options{File: vocabFile}).Plan, runtime.Options{Open: cpu.Open, Transport: oneRank{transport.NewInProcess(4), 0}}, 1); err == nil {
+		t.Error("a session takes ranks that live apart")
+	}
+}

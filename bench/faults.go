@@ -99,7 +99,7 @@ var faultKinds = []faultKind{
 type faultRuns struct {
 	ppc, dir string
 	lasts    map[faults.Form][]time.Duration // by pairs of ranks less one
-	log      map[int][]byte // lines, by the number of ranks
+	log      map[int][]byte                  // lines, by the number of ranks
 	params   map[int][]byte
 }
 

@@ -62,6 +62,9 @@ func Serve(ctx context.Context, p *plan.Plan, opt Options, queue int) (*Session,
 	if q.Feedback != nil {
 		return nil, fmt.Errorf("%s generates: its requests make many passes, which a session does not have; use Run", q.Name)
 	}
+	if opt.Transport != nil {
+		return nil, fmt.Errorf("the ranks of a session live in one process; use Run")
+	}
 	if queue < 0 {
 		return nil, fmt.Errorf("a queue cannot hold %d requests", queue)
 	}

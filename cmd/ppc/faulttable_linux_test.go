@@ -52,7 +52,7 @@ var whileRunning = []befalls{
 	{"messages are overwritten", []faults.Form{faults.Shared, faults.Socket}, func(r *faults.Run, pids []int) error { return r.Corrupt(pids[1]) }, 3,
 		`rank \d: .+: from rank \d: (the header of a message|a message) is damaged`, ""},
 	{"messages are cut off", []faults.Form{faults.Shared, faults.Socket}, func(r *faults.Run, pids []int) error { return r.CutOff(pids[1]) }, 3,
-		`rank 0: .+: (rank 1 has ended|from rank 1: a message is cut off)`, ""},
+		`rank \d: .+: (rank \d has ended|from rank \d: a message is cut off)`, ""}, // both ends notice; one is the first
 	{"the disk is full", faults.Forms, each(func(pid int) error { return faults.LimitFiles(pid, 300_000) }), 3, noRoom + "file too large", ""},
 	{"no more files can be opened", faults.Forms, each(faults.LimitOpen), 3, noRoom + "too many open files", ""},
 	{"the command is killed", faults.Forms[1:], func(r *faults.Run, _ []int) error { r.Signal(syscall.SIGKILL); return nil }, -1, "", ""},

@@ -3,12 +3,14 @@ package transport
 import (
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 )
 
 // InProcess joins ranks that are goroutines of this process.
 type InProcess struct {
 	spin   time.Duration
+	mu     sync.Mutex // ranks may ask for queues and groups at the same time
 	queues map[int]*queue
 	groups map[int]*group
 }
@@ -25,7 +27,7 @@ func NewInProcess(ranks int) *InProcess {
 // Holds tells that every rank lives here.
 func (t *InProcess) Holds(int) bool { return true }
 
-// Endpoint is what a rank has of the transport. Endpoints, queues and groups are made from one goroutine.
+// Endpoint is what a rank has of the transport.
 func (t *InProcess) Endpoint(rank int, stop <-chan struct{}, waiting func(rank int)) Endpoint {
 	return &local{transport: t, rank: rank, stop: stop, waiting: waiting, spin: t.spin}
 }
@@ -40,6 +42,8 @@ type local struct {
 }
 
 func (e *local) End(q Queue) End {
+	e.transport.mu.Lock()
+	defer e.transport.mu.Unlock()
 	l := e.transport.queues[q.ID]
 	if l == nil {
 		l = newQueue(q.Outstanding)
@@ -52,6 +56,8 @@ func (e *local) End(q Queue) End {
 }
 
 func (e *local) Join(m Members) Group {
+	e.transport.mu.Lock()
+	defer e.transport.mu.Unlock()
 	g := e.transport.groups[m.ID]
 	if g == nil {
 		g = newGroup(m)
