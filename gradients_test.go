@@ -257,3 +257,19 @@ func TestNormsAndMicroBatches(t *testing.T) {
 		}
 	}
 }
+
+// A scale that grows stays one that f32 can hold: no step is skipped for its sake.
+func TestLossScaleGrowsNoFurther(t *testing.T) {
+	steps, _ := steepRun(t, "loss_scale = { initial: 1e30, window: 1, factor: 1e6 }", Options{Devices: 2}, 0)
+	for i, s := range steps {
+		if want := []float64{1e30, 1e36}[min(i, 1)]; s.LossScale != want {
+			t.Errorf("the scale of step %d is %v, want %v", i, s.LossScale, want)
+		}
+	}
+	l := plan.LossScale{Initial: 1, Factor: 3, Window: 1}
+	for scale, i := 1.0, 0; i < 200; i++ {
+		if scale, _ = l.Next(scale, 0, false); math.IsInf(float64(float32(scale)), 0) {
+			t.Fatalf("the scale is %v after %d steps", scale, i)
+		}
+	}
+}

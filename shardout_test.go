@@ -369,8 +369,19 @@ func TestShardWarnings(t *testing.T) {
 		if has(r.Warnings, diag.UncutParameters, "values that weight passes read stay whole on each rank: `head.left`") != (level == plan.ShardValue) {
 			t.Errorf("level %d: what is said of head.left is %v", level, r.Warnings)
 		}
-		if r := (cut{2, 1, 2, ""}).compile(t, fmt.Sprintf("optimizer_shard = %d", level)); has(r.Warnings, diag.UncutParameters, "") {
-			t.Errorf("level %d: small parameters are not meant to be shared out, and there is a warning: %v", level, r.Warnings)
+		r = cut{2, 1, 2, ""}.compile(t, fmt.Sprintf("optimizer_shard = %d", level))
+		if has(r.Warnings, diag.UncutParameters, "") || !has(r.Warnings, diag.NoEffect, "no parameter has the 64 KB") {
+			t.Errorf("level %d: small parameters are not meant to be shared out, and then nothing is: %v", level, r.Warnings)
+		}
+		for _, c := range []struct {
+			devices, size int
+			fits          bool
+		}{{8, 2, true}, {8, 4, true}, {8, 3, false}, {8, 5, false}, {8, 8, false}, {2, 5, true}} {
+			src := strings.NewReplacer("MARK", "", "ENTRIES", fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0, size: %d }", level, c.size)).Replace(spread)
+			_, err := Compile(context.Background(), Options{File: "spread.pp", Source: []byte(src), Stages: 2, Devices: c.devices})
+			if fits := err == nil; fits != c.fits || !fits && Diagnostics(err)[0].Code != diag.BadDevices {
+				t.Errorf("groups of %d among %d devices in two stages: %v", c.size, c.devices, err)
+			}
 		}
 		src := strings.NewReplacer("MARK", "", "ENTRIES", fmt.Sprintf("optimizer_shard = { level: %d, threshold: 0 }", level)).Replace(spread)
 		for _, lag := range []int{0, 3} {

@@ -25,9 +25,14 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 				WithRepair("give `micro_batch_num`, or -micro"))
 		}
 	}
-	if names := uncut(spec, p); len(names) > 0 {
-		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "what is too small to be cut for %d ranks stays whole on each: %s", p.ShardSize, abridged(names)).
+	whole := uncut(spec, p)
+	if len(whole) > 0 {
+		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "what is too small to be cut for %d ranks stays whole on each: %s", p.ShardSize, abridged(whole)).
 			WithRepair("a `threshold` of 1 leaves out parameters below 1 KB"))
+	}
+	if spec.Shard.Level > 0 && p.ShardSize > 1 && len(whole) == 0 && !p.Shares(plan.ShardStates) {
+		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.ShardPos), "`optimizer_shard` has no effect: no parameter has the %d KB that its `threshold` asks for", spec.Shard.Threshold>>10).
+			WithRepair("optimizer_shard = { level: %d, threshold: 0 }", spec.Shard.Level))
 	}
 	if names := readInWeightPasses(spec, p); len(names) > 0 {
 		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "values that weight passes read stay whole on each rank: %s", abridged(names)).

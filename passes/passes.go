@@ -225,8 +225,8 @@ func runDataParallel(s *state) error {
 	}
 	s.shard = 1
 	if sh := s.spec.Shard; sh.Level > 0 {
-		if s.shard = degree; sh.Size > 0 {
-			s.shard = min(sh.Size, degree)
+		if s.shard = degree; sh.Size > 0 && degree > 1 {
+			s.shard = sh.Size
 		}
 		if degree%s.shard != 0 {
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(s.spec.ShardPos), "groups of %d ranks do not fit the %d ranks of a stage", s.shard, degree).

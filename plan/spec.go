@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"math"
 	"slices"
 
 	"github.com/ppc-lang/ppc/ir"
@@ -85,6 +86,8 @@ func (l *LossScale) Next(scale float64, good int, overflow bool) (float64, int) 
 		return scale, 0
 	case overflow:
 		return max(scale/l.Factor, 1), 0
+	case good+1 == l.Window && scale*l.Factor > math.MaxFloat32:
+		return scale, 0 // the gradient of the loss would not be finite
 	case good+1 == l.Window:
 		return scale * l.Factor, 0
 	}

@@ -391,11 +391,34 @@ func (l *lowering) atom(a *atom) Expr {
 		return &List{at, l.values(a.List.Items)}
 	}
 	m := &Map{place: at}
+	seen := map[string]Expr{}
 	for _, p := range a.Map.List {
-		m.Keys = append(m.Keys, l.postfix(p.Key))
+		k := l.postfix(p.Key)
+		if id := keyOf(k); id != "" {
+			if first, ok := seen[id]; ok {
+				l.list.Add(diag.Errorf(diag.DuplicateName, k.Range(), "the key %s is given twice", id).WithNote(first.Range(), "first given here"))
+			}
+			seen[id] = k
+		}
+		m.Keys = append(m.Keys, k)
 		m.Values = append(m.Values, l.marked(p.Value))
 	}
 	return m
+}
+
+// keyOf is the text of a simple key; "" for one that has to be evaluated.
+func keyOf(k Expr) string {
+	switch k := k.(type) {
+	case *Name:
+		return strconv.Quote(k.Text)
+	case *String:
+		return strconv.Quote(k.Value)
+	case *Select:
+		if x := keyOf(k.X); x != "" {
+			return x + "." + k.Name.Text
+		}
+	}
+	return ""
 }
 
 // ParseNumber reads a number literal exactly. Digits and exponent are bounded,

@@ -76,7 +76,7 @@ cell Net {
         return next, scores
     }
 }
-infer h { network = Net(); input token: i32[4]; feedback = { token: next, token: scores } } // want `E0603: one input is fed back, not two`
+infer h { network = Net(); input token: i32[4]; feedback = { token: next, scores: scores } } // want `E0603: one input is fed back, not two`
 -----
 cell Net {
     param table: f32[8, 4] = normal(1)
