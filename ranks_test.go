@@ -400,3 +400,42 @@ infer apart {
 		t.Error("a session takes ranks that live apart")
 	}
 }
+
+// Ranks whose processes have been started apart, with other settings or other files, find that out before they train.
+func TestRanksOfOtherRuns(t *testing.T) {
+	src := strings.NewReplacer("OPTIMIZER", "SGD(lr = 0.1)", "ENTRIES", "").Replace(tower)
+	p := compileFile(t, Options{File: "tower.pp", Source: []byte(src)}).Plan
+	file, other := ranksData(t, 64), ranksData(t, 96)
+	none := func(string, []float32) (bool, error) { return false, nil }
+	for want, change := range map[string]func(o *runtime.Options){
+		"the seed is ":                               func(o *runtime.Options) { o.Seed++ },
+		"the last step is ":                          func(o *runtime.Options) { o.Steps = 1 },
+		"the mean over micro-batches is ":            func(o *runtime.Options) { o.Reduction = "mean" },
+		"first values from a file is ":               func(o *runtime.Options) { o.Initial = none },
+		"norms of gradients in the log is ":          func(o *runtime.Options) { o.Norms = true },
+		"the comparison of copies is ":               func(o *runtime.Options) { o.Digests = true },
+		"leaving evaluations out is ":                func(o *runtime.Options) { o.SkipEval = true },
+		"leaving the parameters out is ":             func(o *runtime.Options) { o.SkipParams = true },
+		"a folder for checkpoints is ":               func(o *runtime.Options) { o.Checkpoint.Dir = t.TempDir() + "/ck" },
+		"the number of rows of the data of block to": func(o *runtime.Options) { o.DataPath, o.Steps = other, 2 },
+	} {
+		all := transport.NewInProcess(p.NumStages)
+		var errs [4]error
+		var ranks sync.WaitGroup
+		for i := range errs {
+			ranks.Go(func() {
+				o := runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file, Steps: 2, Transport: oneRank{all, i}}
+				if i == 2 {
+					change(&o)
+				}
+				_, errs[i] = runtime.Run(context.Background(), p, o)
+			})
+		}
+		ranks.Wait()
+		for i, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "rank 2") {
+				t.Errorf("%q: rank %d: %v", want, i, err)
+			}
+		}
+	}
+}

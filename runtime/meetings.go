@@ -82,7 +82,7 @@ func (r *runner) meet(k *rank, id int) {
 		}
 		return list
 	}
-	values, params := len(plan.Classes), 0
+	values, params := max(len(plan.Classes), len(r.settings())), 0
 	for _, q := range p.Programs {
 		values = max(values, 2*len(q.Outputs))
 	}

@@ -167,6 +167,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	if opt.Watch != nil {
 		opt.Watch(r.look)
 	}
+	if opt.Transport != nil {
+		if err := r.all(ctx, r.agree); err != nil {
+			return nil, err
+		}
+	}
 	if p.Programs[0].Infer {
 		start := time.Now()
 		run := r.infer

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -157,10 +158,10 @@ func TestFaultsAtStart(t *testing.T) {
 	}
 }
 
-// Ranks under mpirun that do not have one program and one version are told apart.
+// Ranks under mpirun that do not have one program, one version and the same flags are told apart.
 func TestDiffers(t *testing.T) {
-	says := func(hash byte, version string) (v []float64) {
-		for _, b := range append(bytes.Repeat([]byte{hash}, sha256.Size), version...) {
+	says := func(hash, flags byte, version string) (v []float64) {
+		for _, b := range slices.Concat(bytes.Repeat([]byte{hash}, sha256.Size), bytes.Repeat([]byte{flags}, sha256.Size), []byte(version)) {
 			v = append(v, float64(b))
 		}
 		return v
@@ -169,11 +170,12 @@ func TestDiffers(t *testing.T) {
 		all  [][]float64
 		want string
 	}{
-		{[][]float64{says(1, "1.0"), says(1, "1.0")}, ""},
-		{[][]float64{says(1, "1.0"), says(2, "1.0")}, "rank 1 has another program than rank 0"},
-		{[][]float64{says(1, "1.0"), says(1, "1.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, "1.0"), says(1, "1.0.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, "1.0.1"), says(1, "1.0")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0")}, ""},
+		{[][]float64{says(1, 5, "1.0"), says(2, 5, "1.0")}, "rank 1 has another program than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 6, "1.0")}, "rank 1 has other flags, or other kernels, than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.1")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0.1")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, 5, "1.0.1"), says(1, 5, "1.0")}, "rank 1 has another version of ppc than rank 0"},
 	} {
 		if err := differs(c.all, 0); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

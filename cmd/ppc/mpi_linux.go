@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -15,6 +17,7 @@ import (
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/runtime"
+	"github.com/ppc-lang/ppc/runtime/device/cpu/kernel"
 	"github.com/ppc-lang/ppc/runtime/transport"
 	"github.com/ppc-lang/ppc/runtime/transport/mpi"
 )
@@ -130,7 +133,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	if err != nil {
 		return false, failed(err)
 	}
-	if err := agree(world, rank, ranks, hash, max(c.Duration("deadline"), longestStart)); err != nil {
+	if err := agree(world, rank, ranks, append(hash[:], settings(c)...), max(c.Duration("deadline"), longestStart)); err != nil {
 		return false, err
 	}
 	dir := c.String("log-dir")
@@ -195,15 +198,16 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 const agreement = 1 << 20
 
 // agree makes sure that all ranks run one program with one version of ppc.
-func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte, deadline time.Duration) error {
+// hashes are those of its program and of its settings.
+func agree(world *mpi.Ranks, rank, ranks int, hashes []byte, deadline time.Duration) error {
 	if ranks == 1 {
 		return nil
 	}
 	var values []float64
-	for _, b := range append(hash[:], ppc.Version...) {
+	for _, b := range append(hashes, ppc.Version...) {
 		values = append(values, float64(b))
 	}
-	everyone := transport.Members{ID: agreement, Values: 64}
+	everyone := transport.Members{ID: agreement, Values: 128}
 	for k := range ranks {
 		everyone.Ranks = append(everyone.Ranks, k)
 	}
@@ -224,18 +228,38 @@ func agree(world *mpi.Ranks, rank, ranks int, hash [32]byte, deadline time.Durat
 	return differs(all, rank)
 }
 
-// differs compares what the ranks say, a hash and a version, with what this one says.
+// perHost are the flags in which the ranks of a run may differ.
+var perHost = []string{"data", "log-dir", "deadline"}
+
+// settings is the hash of the flags that all ranks of a run have in common, and of the kernels that they run.
+func settings(c *cli.Command) []byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "seed=%s\n", c.String("seed"))
+	for _, f := range append(runFlags(), inferFlags()...) {
+		if n := f.Names()[0]; n == "cpu" && c.String(n) == "" {
+			names := kernel.Available() // the last is the best
+			fmt.Fprintf(h, "cpu=%s\n", names[len(names)-1])
+		} else if !slices.Contains(perHost, n) {
+			fmt.Fprintf(h, "%s=%v\n", n, c.Value(n))
+		}
+	}
+	return h.Sum(nil)
+}
+
+// differs compares what the ranks say, two hashes and a version, with what this one says.
 func differs(all [][]float64, rank int) error {
 	values := all[rank]
 	for k, v := range all {
 		for i := range max(len(v), len(values)) {
 			if i >= len(v) || i >= len(values) || v[i] != values[i] {
-				what := "another program"
-				if i >= sha256.Size {
+				what, repair := "another program", "give all hosts the same bundle and the same ppc"
+				switch {
+				case i >= 2*sha256.Size:
 					what = "another version of ppc"
+				case i >= sha256.Size:
+					what, repair = "other flags, or other kernels,", "give all ranks the same flags, but for -"+strings.Join(perHost, ", -")+"; -cpu says which kernels run, also on hosts that differ"
 				}
-				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).
-					WithRepair("give all hosts the same bundle and the same ppc")})
+				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).WithRepair("%s", repair)})
 			}
 		}
 	}
