@@ -84,6 +84,9 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	ranks := p.NumStages * p.Degree
+	if c.IsSet("n") && n != ranks {
+		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
+	}
 	if e := c.String("emit"); e != "" {
 		emit := emitters[e]
 		switch {
@@ -94,9 +97,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		}
 		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...)))
 		return err
-	}
-	if c.IsSet("n") && n != ranks {
-		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
 	}
 	if _, err := opener(c, p); err != nil {
 		return err
