@@ -76,9 +76,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if t := c.String("transport"); t != "shared" && t != "socket" {
 		return usagef("-transport is shared or socket, not `%s`", t)
 	}
-	if d := c.Duration("deadline"); d <= 0 {
-		return usagef("-deadline is %s; it must be longer than nothing", d)
-	}
 	p, err := a.plan(ctx, c, name)
 	if err != nil {
 		return err
@@ -87,9 +84,15 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if c.IsSet("n") && n != ranks {
 		return usagef("-n is %d, and the program has %d ranks: %d stages of %d", n, ranks, p.NumStages, p.Degree)
 	}
+	o, err := runOptions(c, p)
+	if err != nil {
+		return err
+	}
 	if e := c.String("emit"); e != "" {
 		emit := emitters[e]
 		switch {
+		case c.IsSet("transport"):
+			return usagef("-transport is about processes of this machine; what -emit writes starts them by MPI")
 		case emit == nil:
 			return usagef("-emit is slurm or mpijob, not `%s`", e)
 		case compiles:
@@ -98,20 +101,13 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...)))
 		return err
 	}
-	if _, err := opener(c, p); err != nil {
-		return err
-	}
 	if c.String("device") == "cpu" {
 		if err := cpu.Fits(p); err != nil {
 			return wrong(err)
 		}
 	}
-	states, err := checkpoints(c)
-	if err != nil {
-		return err
-	}
-	if states.Dir != "" {
-		store := checkpoint.Store{Dir: states.Dir}
+	if o.Checkpoint.Dir != "" {
+		store := checkpoint.Store{Dir: o.Checkpoint.Dir}
 		if err := store.Prepare(); err != nil {
 			return failed(err)
 		}
@@ -141,7 +137,7 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
 	var save <-chan struct{}
-	if states.Dir != "" {
+	if o.Checkpoint.Dir != "" {
 		var late func()
 		save, _, late = a.wish(false, func() { fmt.Fprintln(a.err, "note:", savesFirst) })
 		defer late()

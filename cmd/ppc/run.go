@@ -153,46 +153,64 @@ type member struct {
 	save      <-chan struct{} // closed when another process wants the run to save and end
 }
 
-// train runs a plan with the flags of run. one is nil if this process is the only one.
-func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *member) error {
-	tells := one == nil || one.tells
+// runOptions are what the flags of run say of how to run a plan, without what they name.
+func runOptions(c *cli.Command, p *plan.Plan) (o runtime.Options, err error) {
 	for _, n := range []string{"steps", "epochs"} {
 		if c.IsSet(n) && c.Int(n) < 1 {
-			return usagef("-%s is %d; it must be at least 1", n, c.Int(n))
+			return o, usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}
 	}
-	in, err := a.inference(c, p.Programs[0], tells)
-	if err != nil {
-		return err
-	}
-	o := runtime.Options{
+	o = runtime.Options{
 		Deadline: c.Duration("deadline"),
 		Steps:    c.Int("steps"), Epochs: c.Int("epochs"), Reduction: c.String("reduction"), Seed: p.Seed,
-		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"), Digests: c.Bool("check-copies"),
+		DataPath: c.String("data"), Getenv: os.Getenv, Norms: c.IsSet("log"), Digests: c.Bool("check-copies"), SkipParams: c.String("save") == "",
 	}
-	notice := func(s string) { fmt.Fprintln(a.err, "note:", s) }
-	o.Notice = notice
 	if o.Checkpoint, err = checkpoints(c); err != nil {
-		return err
+		return o, err
 	}
 	switch o.Reduction {
 	case "", "sum", "mean":
 	default:
-		return usagef("-reduction is sum or mean, not `%s`", o.Reduction)
+		return o, usagef("-reduction is sum or mean, not `%s`", o.Reduction)
 	}
 	if c.Bool("log-norms") && !c.IsSet("log") {
-		return usagef("-log-norms adds to the file of -log, which is not given")
+		return o, usagef("-log-norms adds to the file of -log, which is not given")
 	}
 	s, err := seed(c)
 	if err != nil {
-		return err
+		return o, err
 	}
 	if s != nil {
 		o.Seed = *s
 	}
 	if o.Open, err = opener(c, p); err != nil {
+		return o, err
+	}
+	if o.Device.Path, err = cpuPath(c); err != nil {
+		return o, err
+	}
+	if d := c.Duration("deadline"); d <= 0 {
+		return o, usagef("-deadline is %s; it must be longer than nothing", d)
+	}
+	if f := c.String("save"); f != "" && filepath.Clean(f) == filepath.Clean(c.String("log")) {
+		return o, usagef("-save and -log name one file, %s", f)
+	}
+	return o, nil
+}
+
+// train runs a plan with the flags of run. one is nil if this process is the only one.
+func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *member) error {
+	tells := one == nil || one.tells
+	o, err := runOptions(c, p)
+	if err != nil {
 		return err
 	}
+	in, err := a.inference(c, p.Programs[0], tells)
+	if err != nil {
+		return err
+	}
+	notice := func(s string) { fmt.Fprintln(a.err, "note:", s) }
+	o.Notice = notice
 	if c.String("device") == "cpu" && one == nil {
 		if err := cpu.Fits(p); err != nil {
 			return wrong(err)
@@ -200,15 +218,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.Device.CacheDir = filepath.Join(dir, "ppc")
-	}
-	if o.Device.Path, err = cpuPath(c); err != nil {
-		return err
-	}
-	if d := c.Duration("deadline"); d <= 0 {
-		return usagef("-deadline is %s; it must be longer than nothing", d)
-	}
-	if f := c.String("save"); f != "" && filepath.Clean(f) == filepath.Clean(c.String("log")) {
-		return usagef("-save and -log name one file, %s", f)
 	}
 	if f := c.String("init"); f != "" {
 		w, err := openWeights(f, notice)
@@ -222,7 +231,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		o.Initial = w.values
 		o.Buffers = firstBuffers(p, f, w.buffers, notice)
 	}
-	o.SkipParams = c.String("save") == ""
 	if f := c.String("save"); f != "" && tells {
 		if err := writable(f); err != nil {
 			return cannotWrite(f, err)
