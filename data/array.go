@@ -9,9 +9,11 @@ package data
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 
 	"github.com/ppc-lang/ppc/diag"
 )
@@ -144,6 +146,24 @@ func readExactly(r io.Reader, want int64) ([]byte, error) {
 		return nil, fmt.Errorf("holds more than the %d bytes of data that its header announces", want)
 	}
 	return content, nil
+}
+
+// openFile opens a file that can be read at any place, and tells its size. A pipe, which has no size, would have it wait.
+func openFile(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, 0, cannotRead(path, err)
+	case info.IsDir():
+		return nil, 0, cannotRead(path, errors.New("is a directory"))
+	case !info.Mode().IsRegular():
+		return nil, 0, cannotRead(path, errors.New("it is no regular file"))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, cannotRead(path, err)
+	}
+	return f, info.Size(), nil
 }
 
 // badFile is the diagnostic for content that cannot be used.

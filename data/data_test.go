@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -379,4 +380,24 @@ func FuzzNPZ(f *testing.F) {
 			}
 		})
 	})
+}
+
+// What is no file, and would have the reader wait for a writer, is refused.
+func TestNoFiles(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := exec.Command("mkfifo", pipe).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir(), filepath.Join(t.TempDir(), "nothing")} {
+		_, err1 := ReadNPZ(path)
+		_, err2 := OpenNPZ(path)
+		_, err3 := OpenSafetensors(path)
+		_, err4 := ReadNPY(path)
+		_, err5 := ReadIDX(path)
+		for i, err := range []error{err1, err2, err3, err4, err5} {
+			if err == nil || !strings.Contains(err.Error(), "cannot read: ") {
+				t.Errorf("%s, reader %d: %v", path, i, err)
+			}
+		}
+	}
 }

@@ -8,23 +8,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 )
 
 // ReadIDX reads an IDX file of unsigned bytes, plain or gzip: two zero bytes,
 // the type 8, the number of dimensions (1 to 4), the dimensions as big-endian
 // 32-bit integers, the elements.
 func ReadIDX(path string) (Array, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return Array{}, cannotRead(path, err)
+		return Array{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return Array{}, cannotRead(path, err)
-	}
-	a, err := readIDX(f, info.Size())
+	a, err := readIDX(f, size)
 	if err != nil {
 		return Array{}, badFile(path, "not a usable IDX file: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -22,16 +21,12 @@ const maxDimensions = 32
 // ReadNPY reads an array of f32, f64, i32, i64 or u8, in C order and little
 // endian.
 func ReadNPY(path string) (Array, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return Array{}, cannotRead(path, err)
+		return Array{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return Array{}, cannotRead(path, err)
-	}
-	a, err := readNPY(f, info.Size())
+	a, err := readNPY(f, size)
 	if err != nil {
 		return Array{}, badFile(path, "not a usable npy file: %v", err)
 	}

@@ -28,16 +28,11 @@ type NPZ struct {
 
 // OpenNPZ reads what the entries of a file say of their arrays.
 func OpenNPZ(path string) (*NPZ, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, cannotRead(path, err)
-	}
-	z, err := newNPZ(f, info.Size())
+	z, err := newNPZ(f, size)
 	if err == nil {
 		err = z.headers()
 	}
@@ -64,16 +59,12 @@ func (z *NPZ) Read(name string) (Array, error) {
 // ReadNPZ reads the named arrays of an npz file in the order of the names, or all in the order of the file when no name is
 // given.
 func ReadNPZ(path string, names ...string) ([]Array, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, cannotRead(path, err)
-	}
-	arrays, err := readNPZ(f, info.Size(), names)
+	arrays, err := readNPZ(f, size, names)
 	if err != nil {
 		return nil, badFile(path, "not a usable npz file: %v", err)
 	}

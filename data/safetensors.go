@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 )
@@ -61,16 +60,11 @@ type safetensorsEntry struct {
 
 // OpenSafetensors reads the header of a file. The tensors must fill the rest of it without gaps or overlaps.
 func OpenSafetensors(path string) (*Safetensors, error) {
-	f, err := os.Open(path)
+	f, size, err := openFile(path)
 	if err != nil {
-		return nil, cannotRead(path, err)
+		return nil, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, cannotRead(path, err)
-	}
-	s, err := newSafetensors(f, info.Size())
+	s, err := newSafetensors(f, size)
 	if err != nil {
 		f.Close()
 		return nil, badFile(path, "not a usable safetensors file: %v", err)
