@@ -256,3 +256,26 @@ func TestReadDeadlock(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 }
+
+// The peer of an action follows from its message, and so does that there is none.
+func TestReadPeers(t *testing.T) {
+	for _, peer := range []int{-1, 0, 1, 2, 1 << 20} {
+		p := compileFile(t, Options{File: "t.pp", Source: []byte(threeStages)}).Plan
+		edited := false
+		for s := range p.Programs[0].Actions {
+			for i := range p.Programs[0].Actions[s] {
+				if a := &p.Programs[0].Actions[s][i]; i%5 == s {
+					edited = edited || a.Peer != peer
+					a.Peer = peer
+				}
+			}
+		}
+		files, err := plan.Files(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = ReadBundleFS(withFile(files, 0, files[0].Content), "out"); !edited || err == nil || !strings.Contains(err.Error(), "has another peer than its message") {
+			t.Errorf("peer %d: %v", peer, err)
+		}
+	}
+}

@@ -84,15 +84,12 @@ func (c *compiler) row(head string, args ...string) error {
 
 // compileTimes measures the command: process start, all passes, proof and bundle.
 func compileTimes(runs int) error {
-	dir, err := os.MkdirTemp("", "ppc-bench-*")
+	dir, ppc, remove, err := command()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	c := &compiler{filepath.Join(dir, "ppc"), dir, runs}
-	if out, err := exec.Command("go", "build", "-o", c.ppc, "./cmd/ppc").CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %s", err, out)
-	}
+	defer remove()
+	c := &compiler{ppc, dir, runs}
 	const columns = "seconds | range | bundle, MB | functions | calls | ops compiled | ops run in a step |\n"
 	fmt.Print("Dense and ReLU, 8 stages, with kernels\n\n| layers | micro-batches | " + columns)
 	for _, layers := range []int{12, 1000} {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -113,15 +112,12 @@ type faultCount struct {
 // randomFaults disturbs n runs, each by one fault whose kind, rank and moment follow from its number, and holds of each: it ends, says
 // why, leaves nothing, and goes on as if nothing had been.
 func randomFaults(n int) error {
-	dir, err := os.MkdirTemp("", "ppc-bench-")
+	dir, ppc, remove, err := command()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	f := &faultRuns{ppc: filepath.Join(dir, "ppc"), dir: dir, lasts: map[faults.Form][]time.Duration{}, log: map[int][]byte{}, params: map[int][]byte{}}
-	if out, err := exec.Command("go", "build", "-o", f.ppc, "./cmd/ppc").CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %s", out)
-	}
+	defer remove()
+	f := &faultRuns{ppc: ppc, dir: dir, lasts: map[faults.Form][]time.Duration{}, log: map[int][]byte{}, params: map[int][]byte{}}
 	if err := f.prepare(); err != nil {
 		return err
 	}

@@ -13,15 +13,11 @@ import (
 // turn, so that all see the same machine. What a step takes more than with goroutines is the transport's share of it. The tutorial
 // prints a tensor in every pass; that is left out, as it costs more than the messages.
 func launches(data string, runs int) error {
-	dir, err := os.MkdirTemp("", "ppc-bench-")
+	dir, ppc, remove, err := command()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	command := filepath.Join(dir, "ppc")
-	if out, err := exec.Command("go", "build", "-o", command, "./cmd/ppc").CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %s", out)
-	}
+	defer remove()
 	fmt.Printf("%-32s %8s %20s %8s %12s\n", "tutorial", "steps/s", "range", "ratio", "transport")
 	for _, batch := range []int{32, 512} {
 		for _, c := range []struct {
@@ -37,7 +33,7 @@ func launches(data string, runs int) error {
 			if err := os.WriteFile(model, []byte(text), 0o600); err != nil {
 				return err
 			}
-			if err := launchRanks(dir, command, model, data, batch, c.ranks, runs); err != nil {
+			if err := launchRanks(dir, ppc, model, data, batch, c.ranks, runs); err != nil {
 				return err
 			}
 		}
@@ -46,7 +42,7 @@ func launches(data string, runs int) error {
 }
 
 // launchRanks prints the figures of one batch size on so many stages of one rank.
-func launchRanks(dir, command, model, data string, batch, ranks, runs int) error {
+func launchRanks(dir, ppc, model, data string, batch, ranks, runs int) error {
 	type variant struct {
 		name string
 		args []string
@@ -54,12 +50,12 @@ func launchRanks(dir, command, model, data string, batch, ranks, runs int) error
 	}
 	n := fmt.Sprint(ranks)
 	variants := []*variant{
-		{name: "goroutines", args: []string{command, "run"}},
-		{name: "shared memory", args: []string{command, "launch", "-transport", "shared"}},
-		{name: "sockets", args: []string{command, "launch", "-transport", "socket"}},
+		{name: "goroutines", args: []string{ppc, "run"}},
+		{name: "shared memory", args: []string{ppc, "launch", "-transport", "shared"}},
+		{name: "sockets", args: []string{ppc, "launch", "-transport", "socket"}},
 	}
 	if _, err := exec.LookPath("mpirun"); err == nil {
-		variants = append(variants, &variant{name: "MPI", args: []string{"mpirun", "-n", n, command, "worker"}})
+		variants = append(variants, &variant{name: "MPI", args: []string{"mpirun", "-n", n, ppc, "worker"}})
 	}
 	for range runs {
 		for _, v := range variants {

@@ -16,6 +16,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -57,6 +59,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// command builds ppc in a new folder, which remove takes away.
+func command() (dir, path string, remove func(), err error) {
+	if dir, err = os.MkdirTemp("", "ppc-bench-"); err != nil {
+		return "", "", nil, err
+	}
+	remove = func() { os.RemoveAll(dir) }
+	path = filepath.Join(dir, "ppc")
+	if out, err := exec.Command("go", "build", "-o", path, "./cmd/ppc").CombinedOutput(); err != nil {
+		remove()
+		return "", "", nil, fmt.Errorf("go build: %s", out)
+	}
+	return dir, path, remove, nil
 }
 
 // median, least and most of some figures.

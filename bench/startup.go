@@ -18,15 +18,11 @@ import (
 // most that its process has had, from the start over one step to the end. A process needs about 20 MiB for the command itself.
 func startup() error {
 	const width = 4096
-	dir, err := os.MkdirTemp("", "ppc-bench-")
+	dir, ppc, remove, err := command()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	command := filepath.Join(dir, "ppc")
-	if out, err := exec.Command("go", "build", "-o", command, "./cmd/ppc").CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %s", out)
-	}
+	defer remove()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	model := fmt.Sprintf(`
 cell Net {
@@ -57,7 +53,7 @@ train wide {
 	if err := data.WriteNPZ(in("rows.npz"), []data.Array{data.NewFloat32("x", []int{8, width}, rows), data.NewFloat32("y", []int{8, width}, rows)}); err != nil {
 		return err
 	}
-	out, err := exec.Command(command, "compile", in("wide.pp"), "-target", "none", "-json", "-o", in("b")).Output()
+	out, err := exec.Command(ppc, "compile", in("wide.pp"), "-target", "none", "-json", "-o", in("b")).Output()
 	if err != nil {
 		return err
 	}
@@ -87,7 +83,7 @@ train wide {
 		{"-init", []string{"-init", in("states")}},
 	} {
 		args := append([]string{"launch", "-log-dir", in("log"), in("b"), "-data", in("rows.npz"), "-steps", "1"}, c.args...)
-		peaks, err := peaks(exec.Command(command, args...))
+		peaks, err := peaks(exec.Command(ppc, args...))
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}

@@ -281,10 +281,30 @@ func (r *reader) actions() error {
 			if !ok || a.Chunk >= 0 && q.Chunks[a.Chunk].Stage != s {
 				return fmt.Errorf("%s: row %d is out of bounds", name, i+2)
 			}
+			if a.Peer != q.peer(a) {
+				return fmt.Errorf("%s: row %d has another peer than its message", name, i+2)
+			}
 			q.Actions[s] = append(q.Actions[s], a)
 		}
 	}
 	return nil
+}
+
+// peer is the stage at the other end of an action's message; -1 without one.
+func (q *Program) peer(a Action) int {
+	from, to := -1, -1
+	switch {
+	case a.Message < 0:
+	case a.Kind.IsShared():
+		from, to = q.Shared[a.Message].From, q.Shared[a.Message].To
+	default:
+		m := q.Messages[a.Message]
+		from, to = q.Chunks[m.From].Stage, q.Chunks[m.To].Stage
+	}
+	if a.Kind.IsRecv() {
+		return from
+	}
+	return to
 }
 
 func (r *reader) frames() error {

@@ -33,10 +33,11 @@ train wide {
 }
 `
 
-func wideFolder(t *testing.T) {
+// folderWith goes to a new folder with a program and data.npz for it.
+func folderWith(t *testing.T, name, program string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("wide.pp", []byte(wide), 0o644); err != nil {
+	if err := os.WriteFile(name, []byte(program), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := writeRows("data.npz", 20); err != nil {
@@ -55,7 +56,7 @@ func inProcess(args ...string) (code int, stdout, stderr string) {
 // A run that saves after every step is killed again and again, and goes on each time: no checkpoint that was complete is ever
 // lost but for those that are not to be kept, and at the end the run is the one that was never stopped.
 func TestKilledWhileSaving(t *testing.T) {
-	wideFolder(t)
+	folderWith(t, "wide.pp", wide)
 	random := rand.New(rand.NewPCG(1, 2))
 	seen := 0
 	for kill := range 12 {
@@ -121,7 +122,7 @@ func TestKilledWhileSaving(t *testing.T) {
 // A write that fails half-way, here at the limit for the size of a file, ends the run with the reason; the checkpoint before stays,
 // nothing half-written is left, and the run can go on.
 func TestFailedWrite(t *testing.T) {
-	wideFolder(t)
+	folderWith(t, "wide.pp", wide)
 	for _, devices := range []string{"2", "4"} {
 		if err := os.RemoveAll("ck"); err != nil {
 			t.Fatal(err)
@@ -153,7 +154,7 @@ func leavesStep2(t *testing.T, dir string) {
 
 // Numbers that f32 cannot hold are refused wherever values come in; infinities that are there on purpose stay.
 func TestBeyondFloat32(t *testing.T) {
-	wideFolder(t)
+	folderWith(t, "wide.pp", wide)
 	model := "infer m {\n    network = Dense(2, 1, bias = false)\n    input x: f32[1, 2]\n}\n"
 	if err := os.WriteFile("m.pp", []byte(model), 0o644); err != nil {
 		t.Fatal(err)

@@ -34,18 +34,6 @@ train endless {
 }
 `
 
-// endlessFolder is a new one with the program and its data.
-func endlessFolder(t *testing.T) {
-	t.Helper()
-	t.Chdir(t.TempDir())
-	if err := os.WriteFile("endless.pp", []byte(endless), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeRows("data.npz", 20); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // eachForm tries ways to run ranks.
 func eachForm(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.Form)) {
 	t.Helper()
@@ -54,7 +42,7 @@ func eachForm(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.
 			if _, err := exec.LookPath("mpirun"); f == faults.MPI && err != nil && os.Getenv("CI") == "" {
 				t.Skip("there is no mpirun")
 			}
-			endlessFolder(t)
+			folderWith(t, "endless.pp", endless)
 			try(t, f)
 		})
 	}
@@ -165,7 +153,7 @@ func TestSignalToRanks(t *testing.T) {
 
 // Without a folder for checkpoints, or when a second one comes, a signal ends the run at once.
 func TestSignalEnds(t *testing.T) {
-	endlessFolder(t)
+	folderWith(t, "endless.pp", endless)
 	for _, f := range faults.Forms[:2] {
 		r := start(t, f, 2)
 		r.Signal(syscall.SIGTERM)

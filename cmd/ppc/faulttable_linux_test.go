@@ -205,7 +205,7 @@ func TestStandsStillAtStart(t *testing.T) {
 
 // Launch leaves nothing at whatever moment it is killed, from its first one on.
 func TestLaunchKilledEarly(t *testing.T) {
-	endlessFolder(t)
+	folderWith(t, "endless.pp", endless)
 	for moment := time.Duration(0); moment < 120*time.Millisecond; moment += 6 * time.Millisecond {
 		r, err := faults.Start(faults.Shared, "ppc", ".", 2, "-checkpoint", "ck", "endless.pp")
 		if err != nil {
