@@ -11,7 +11,7 @@ func (r *runner) collect(ctx context.Context) error {
 	if !r.opt.SkipParams {
 		r.result.Params = make([]Param, len(r.plan.Module.Params))
 	}
-	return r.all(ctx, func(k *rank) error {
+	err := r.all(ctx, func(k *rank) error {
 		var bytes []float64
 		for _, n := range k.dev.Bytes() {
 			bytes = append(bytes, float64(n))
@@ -28,6 +28,31 @@ func (r *runner) collect(ctx context.Context) error {
 		}
 		return r.parameters(k)
 	})
+	if err != nil || r.opt.SkipParams || !r.join.Holds(LossRank(r.plan)) {
+		return err
+	}
+	return r.unread()
+}
+
+// unread gives parameters that no stage reads their first values.
+func (r *runner) unread() error {
+	read := make([]bool, len(r.plan.Module.Params))
+	for _, st := range r.plan.Stages {
+		for _, sp := range st.Params {
+			read[sp.Param.Index()] = true
+		}
+	}
+	for n, p := range r.plan.Module.Params {
+		if read[n] {
+			continue
+		}
+		v := make([]float32, p.Type.Elems())
+		if err := r.firstValue(p, v); err != nil {
+			return err
+		}
+		r.result.Params[n] = Param{p.Name, p.Type.Shape, v}
+	}
+	return nil
 }
 
 // count notes the bytes of all ranks.

@@ -409,6 +409,11 @@ func (r *runner) initial(p *ir.Param, v []float32) error {
 	if r.resumed != nil {
 		return r.resumedValues(p.Name, v)
 	}
+	return r.firstValue(p, v)
+}
+
+// firstValue is that of a parameter before all training.
+func (r *runner) firstValue(p *ir.Param, v []float32) error {
 	if r.opt.Initial != nil {
 		if ok, err := r.opt.Initial(p.Name, v); ok || err != nil {
 			return err

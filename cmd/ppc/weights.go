@@ -84,7 +84,7 @@ func openCheckpoint(path string, notice func(string)) (*weights, error) {
 	return w, nil
 }
 
-// fits tells whether there are the parameters of a plan, all of them and no others.
+// fits tells whether there are the parameters of a plan, all that it reads and no others.
 func (w *weights) fits(p *plan.Plan) error {
 	var errs diag.List
 	at := diag.At(diag.Pos{File: w.path})
@@ -92,7 +92,12 @@ func (w *weights) fits(p *plan.Plan) error {
 	for _, q := range p.Module.Params {
 		names = append(names, q.Name)
 	}
-	have := map[string]bool{}
+	have, read := map[string]bool{}, map[string]bool{}
+	for _, st := range p.Stages {
+		for _, sp := range st.Params {
+			read[sp.Param.Name] = true
+		}
+	}
 	for _, x := range w.tensors {
 		have[x.Name] = true
 		switch q := p.Module.Param(x.Name); {
@@ -108,7 +113,7 @@ func (w *weights) fits(p *plan.Plan) error {
 	}
 	var missing []string
 	for _, n := range names {
-		if !have[n] && !errs.HasErrors() {
+		if read[n] && !have[n] && !errs.HasErrors() {
 			missing = append(missing, "`"+n+"`")
 		}
 	}
@@ -124,6 +129,9 @@ func (w *weights) fits(p *plan.Plan) error {
 
 // values puts a parameter into dst, row-major.
 func (w *weights) values(name string, dst []float32) (bool, error) {
+	if !slices.ContainsFunc(w.tensors, func(t data.Tensor) bool { return t.Name == name }) {
+		return false, nil // nothing reads it: see fits
+	}
 	x, err := w.read(name)
 	if err != nil {
 		return false, err
