@@ -12,7 +12,6 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
-	"slices"
 )
 
 // Checkpoint says where the state of a training is kept; see package checkpoint. The zero value keeps nothing.
@@ -245,8 +244,14 @@ func (k *rank) elements(t saved) ([]byte, error) {
 // dense is memory for the elements of one parameter, row-major, until it is asked for again: beside what it keeps, a rank has no
 // more than one parameter.
 func (k *rank) dense(n int) []float32 {
-	k.buffer = slices.Grow(k.buffer[:0], n)[:n]
-	return k.buffer
+	if k.buffer == nil {
+		most := 0
+		for _, sp := range k.plan.Stages[k.stage].Params {
+			most = max(most, sp.Param.Type.Elems())
+		}
+		k.buffer = make([]float32, most) // at once: what it would grow out of would be garbage beside it
+	}
+	return k.buffer[:n]
 }
 
 // value copies a parameter of the stage, row-major. All ranks of a group that share it out call it.
