@@ -31,14 +31,17 @@ type pairs struct {
 	Members
 	index   int
 	pairs   [Phases][]*Pair // by phase and member; nil for the own one
-	scratch [][]float32
-	sum     []float32
+	scratch [][]float32     // by member: what it has of the own share of a round
+	fill    [][]byte        // by member: what a share has behind the last element
 	values  [][]byte
 }
 
+// mostReduced is how many elements a round of Reduce takes at the most: what it needs beside the buffers does not grow with them.
+const mostReduced = 1 << 20
+
 // The phases of collectives, which have messages of different sizes.
 const (
-	phaseScatter = iota // Reduce: to each member its share of what all have
+	phaseScatter = iota // Reduce: to each member its share of what all have in a round
 	phaseShare          // Reduce: sums to all
 	phaseParts          // Scatter: to each member its part of what all have
 	phaseCollect
@@ -51,13 +54,11 @@ const (
 func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Group {
 	g := &pairs{Members: m, index: slices.Index(m.Ranks, self)}
 	n := len(m.Ranks)
-	share := func(member int) (bytes int) {
-		for _, e := range m.Reduce {
-			lo, hi := Share(e, member, n)
-			bytes += 4 * (hi - lo)
-		}
-		return bytes
+	total := 0
+	for _, e := range m.Reduce {
+		total += e
 	}
+	share := (min(total, mostReduced) + n - 1) / n
 	scattered := func(member int) int {
 		if m.Scatter == 0 {
 			return 0
@@ -75,17 +76,16 @@ func NewPairs(m Members, self int, open func(phase, rank, out, in int) *Pair) Gr
 	for i := range g.pairs {
 		g.pairs[i] = make([]*Pair, n)
 	}
-	g.sum = make([]float32, share(g.index)/4)
-	g.scratch, g.values = make([][]float32, n), make([][]byte, n)
+	g.scratch, g.fill, g.values = make([][]float32, n), make([][]byte, n), make([][]byte, n)
 	for k := range n {
 		g.values[k] = make([]byte, 8*(m.Values+1))
+		g.scratch[k], g.fill[k] = make([]float32, share), make([]byte, 4*share)
 		if k == g.index {
 			continue
 		}
-		g.scratch[k] = make([]float32, len(g.sum))
 		to := m.Ranks[k]
-		g.pairs[phaseScatter][k] = open(phaseScatter, to, share(k), share(g.index))
-		g.pairs[phaseShare][k] = open(phaseShare, to, share(g.index), share(k))
+		g.pairs[phaseScatter][k] = open(phaseScatter, to, 4*share, 4*share)
+		g.pairs[phaseShare][k] = open(phaseShare, to, 4*share, 4*share)
 		g.pairs[phaseParts][k] = open(phaseParts, to, scattered(k), scattered(g.index))
 		g.pairs[phaseCollect][k] = open(phaseCollect, to, part(g.index), part(k))
 		g.pairs[phaseValues][k] = open(phaseValues, to, len(g.values[k]), len(g.values[k]))
@@ -129,31 +129,53 @@ func (g *pairs) exchange(phase int, out, in func(member int) [][]byte) error {
 	return nil
 }
 
-// Reduce sends every member its share, adds up the own one in the order of ranks, and sends it to all.
+// Reduce goes through the buffers, one behind the other, in rounds. In each it sends every member its share, adds up the own one in
+// the order of ranks, and sends it to all.
 func (g *pairs) Reduce(buffers [][]float32) error {
-	n := len(g.Ranks)
-	share := func(member int) [][]byte {
-		return cut(buffers, func(e int) (int, int) { return Share(e, member, n) })
+	n, total := len(g.Ranks), 0
+	for _, b := range buffers {
+		total += len(b)
 	}
-	if err := g.exchange(phaseScatter, share, func(k int) [][]byte { return [][]byte{raw(g.scratch[k])} }); err != nil {
-		return err
-	}
-	own := share(g.index)
-	g.scratch[g.index] = g.scratch[g.index][:0]
-	for _, b := range own {
-		g.scratch[g.index] = append(g.scratch[g.index], unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)...)
-	}
-	copy(g.sum, g.scratch[0])
-	for _, more := range g.scratch[1:] {
-		for e, x := range more {
-			g.sum[e] += x
+	size := len(g.scratch[0])
+	for first := 0; first < total; first += n * size {
+		share := func(member int) [][]byte { return g.share(buffers, first+member*size, member) }
+		if err := g.exchange(phaseScatter, share, func(k int) [][]byte { return [][]byte{raw(g.scratch[k])} }); err != nil {
+			return err
+		}
+		own := share(g.index)
+		to := raw(g.scratch[g.index])
+		for _, b := range own {
+			to = to[copy(to, b):]
+		}
+		sum := g.scratch[0]
+		for _, more := range g.scratch[1:] {
+			add(sum, more)
+		}
+		from := raw(sum)
+		for _, b := range own {
+			from = from[copy(b, from):]
+		}
+		if err := g.exchange(phaseShare, func(int) [][]byte { return own }, share); err != nil {
+			return err
 		}
 	}
-	sum := raw(g.sum)
-	for _, b := range own {
-		sum = sum[copy(b, sum):]
+	return nil
+}
+
+// share is the memory of a member's share that begins at an element, of all buffers one behind the other. The last ones reach beyond
+// the end: messages of a queue have one size.
+func (g *pairs) share(buffers [][]float32, first, member int) (list [][]byte) {
+	left := len(g.scratch[member])
+	for _, b := range buffers {
+		if first < len(b) && left > 0 {
+			n := min(left, len(b)-first)
+			list = append(list, raw(b[first:first+n]))
+			left, first = left-n, first+n
+		}
+		first -= len(b)
+		first = max(first, 0)
 	}
-	return g.exchange(phaseShare, func(int) [][]byte { return own }, share)
+	return append(list, g.fill[member][:4*left])
 }
 
 // Scatter sends every member its part, and takes the own one from the others in the order of ranks, one after the other: all have

@@ -224,13 +224,16 @@ func TestCredit(t *testing.T) {
 func TestCollectives(t *testing.T) {
 	both(t, func(t *testing.T, shared bool) {
 		const n = 3
-		lengths := []int{1, 0, 1000, 70001}
+		lengths, times := []int{1, 0, 1000, 70001}, 5
+		if shared { // more than one round of a reduction takes
+			lengths, times = []int{5, 1<<20 - 1, 1000, 0, 70001}, 1
+		}
 		part := func(e, member int) (int, int) { return transport.Share(e, member, n) }
 		work := func(e transport.Endpoint, rank int) ([]float32, error) {
 			g := e.Join(transport.Members{ID: 5, Ranks: []int{0, 1, 2}, Reduce: lengths, Collect: lengths, Scatter: 1000, Part: part, Values: 7})
 			s := rand.New(rand.NewPCG(1, uint64(rank)))
 			var all []float32
-			for range 5 {
+			for range times {
 				var buffers [][]float32
 				for _, l := range lengths {
 					b := make([]float32, l)
