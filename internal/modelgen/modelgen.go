@@ -75,6 +75,9 @@ var decoderOptimizers = []string{
 	"AdamW(lr = 0.01, weight_decay = 0.1, groups = { \"*.bias\": { weight_decay: 0 }, \"head.*\": { lr: 0.02 } })",
 }
 
+// frozen leaves something to train.
+var frozen = []string{"", "", "", "    frozen = head.weight\n", "    frozen = \"*.weight\"\n"}
+
 // Draw draws a model with the operations that every target has.
 func Draw(src Source) Model {
 	return draw(&drawer{src: src, activations: activations, optimizers: decoderOptimizers[:1], kinds: 8, stages: 4})
@@ -107,8 +110,12 @@ func draw(d *drawer) Model {
 	if m.Integer {
 		label, loss = fmt.Sprintf("i32[%d]", m.Batch), "CrossEntropyLoss()"
 	}
-	m.train = d.network("scores") + fmt.Sprintf("train random {\n    network = Net()\n    loss = %s\n    optimizer = %s\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
-		loss, d.choose("optimizer", d.optimizers), m.Batch, m.Width, label, "%CUT%", m.Batch)
+	optimizer, choices := d.choose("optimizer", d.optimizers), len(frozen)
+	if strings.Contains(optimizer, "groups") {
+		choices = 1 // every group has something to train
+	}
+	m.train = d.network("scores") + fmt.Sprintf("train random {\n    network = Net()\n    loss = %s\n    optimizer = %s\n    input x: f32[%d, %d]\n    input label: %s\n    micro_batch_num = 2\n%s%s    dataset = npz(\"data.npz\", columns = [\"x\", \"label\"]) | batch(%d)\n}\n",
+		loss, optimizer, m.Batch, m.Width, label, d.choose("frozen", frozen[:choices]), "%CUT%", m.Batch)
 	m.infer = d.network(results) + fmt.Sprintf("infer random {\n    network = Net()\n    input x: f32[%d, %d]\n    micro_batch_num = 2\n    output_broadcast = %t\n%s    dataset = npz(\"data.npz\", columns = [\"x\"]) | batch(%d)\n}\n",
 		m.Batch, m.Width, src.Int("broadcast", 0, 1) == 1, "%CUT%", m.Batch)
 	for stages := 1; stages <= min(d.stages, len(d.names)); stages++ {
