@@ -206,7 +206,11 @@ func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
 				have = append(have, fmt.Sprint(x.Rank))
 			}
 		}
-		line := fmt.Sprintf("%s: %s%v on ranks %s", o.Name, o.Array.DType, o.Array.Shape, strings.Join(have, ", "))
+		where := "rank"
+		if len(have) > 1 {
+			where = "ranks"
+		}
+		line := fmt.Sprintf("%s: %s%v on %s %s", o.Name, o.Array.DType, o.Array.Shape, where, strings.Join(have, ", "))
 		if shared > 0 {
 			line += fmt.Sprintf(" (the %d of a stage share its rows)", shared)
 		}

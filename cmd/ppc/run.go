@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,44 +69,6 @@ func (a *app) runCommand() *cli.Command {
 			return a.train(ctx, c, p, nil)
 		},
 	}
-}
-
-// apart refuses to write over what the run reads. -save may replace the file of -init, whose values it carries on.
-func apart(c *cli.Command, name string) error {
-	files := func(flag string) (out []string) {
-		for _, v := range c.StringSlice(flag) {
-			if m := nameOfFile.FindStringSubmatch(v); m != nil {
-				v = m[2]
-			}
-			out = append(out, v)
-		}
-		return out
-	}
-	reads := append(files("input"), name, c.String("data"))
-	same := func(flag, written string, reads ...string) error {
-		w, err := os.Stat(written)
-		if err != nil || !w.Mode().IsRegular() {
-			return nil
-		}
-		for _, f := range reads {
-			if r, err := os.Stat(f); err == nil && os.SameFile(r, w) {
-				return usagef("-%s would write over %s, which the run reads", flag, written)
-			}
-		}
-		return nil
-	}
-	if err := same("save", c.String("save"), reads...); err != nil {
-		return err
-	}
-	if err := same("log", c.String("log"), append(reads, c.String("init"))...); err != nil {
-		return err
-	}
-	for _, f := range files("output") {
-		if err := same("output", f, append(reads, c.String("init"))...); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // plan compiles a file or reads a bundle.
@@ -250,6 +211,9 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 	}
 	var stepLog *lineLog
 	if f := c.String("log"); f != "" && tells {
+		if st, err := os.Stat(f); err == nil && st.Size() > 0 && o.Checkpoint.Resume != "" {
+			notice(f + ", the log of an earlier run, is written anew from the step that this one begins with")
+		}
 		w, err := os.Create(f)
 		if err != nil {
 			return cannotWrite(f, err)
@@ -437,23 +401,6 @@ type stepJSON struct {
 	Norms    map[string]number `json:"grad_norms,omitempty"` // encoding/json sorts the names
 }
 
-// lineLog is a file that has whole lines at any time: a run may be killed, or the disk be full.
-type lineLog struct {
-	file *os.File
-	size int64
-}
-
-// Write writes a line.
-func (l *lineLog) Write(line []byte) (int, error) {
-	n, err := l.file.Write(line)
-	if err != nil && n > 0 {
-		l.file.Truncate(l.size)
-	} else if err == nil {
-		l.size += int64(n)
-	}
-	return n, err
-}
-
 func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
 	line := stepJSON{Epoch: s.Epoch, Step: s.Step, Loss: number(s.Loss), GradNorm: number(s.Norm)}
 	if p.LossScale != nil {
@@ -466,25 +413,6 @@ func logStep(w io.Writer, p *plan.Plan, s runtime.Step, norms bool) error {
 		}
 	}
 	return json.NewEncoder(w).Encode(line)
-}
-
-// writable checks before a run that its result can be stored.
-func writable(name string) error {
-	if real, err := filepath.EvalSymlinks(name); err == nil {
-		name = real
-	}
-	switch st, err := os.Stat(name); {
-	case err == nil && st.IsDir():
-		return errors.New("this is a folder")
-	case err == nil && !st.Mode().IsRegular():
-		return nil // a device or a pipe: opened when there is something to write
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".ppc-*")
-	if err != nil {
-		return err
-	}
-	f.Close()
-	return os.Remove(f.Name())
 }
 
 // workerLogs holds worker_N.log of every rank that prints; files appear with the first line.

@@ -16,7 +16,7 @@ import (
 func Launched() bool { return os.Getenv("OMPI_COMM_WORLD_SIZE") != "" }
 
 // libraries are the names of Open MPI's library: the ABI below is that of Open MPI 4 and 5, whose objects are symbols.
-var libraries = []string{"libmpi.so.40", "libmpi.so", "libmpi.40.dylib", "libmpi.dylib"}
+var libraries = []string{"libmpi.so.40", "libmpi.so"}
 
 // ErrMissing is why MPI cannot be used: the library is not there, or is another MPI.
 var ErrMissing = errors.New("no library of Open MPI is found")

@@ -115,7 +115,7 @@ func (l *Listener) Close() { l.listener.Close() }
 // Connect joins all ranks, which must listen by now. It ends with ctx, and after the deadline.
 func (l *Listener) Connect(ctx context.Context) (r *Ranks, err error) {
 	c := &l.config
-	r = newRanks(c.Rank, c.Ranks, c.Shared)
+	r = newRanks(c.Rank, c.Ranks)
 	defer l.Close()
 	defer func() {
 		if err != nil {

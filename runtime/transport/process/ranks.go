@@ -31,11 +31,11 @@ const (
 	sleepAtMost = 50 * time.Millisecond
 )
 
-// newRanks makes a transport without connections. To poll a socket is a system call, which costs as much as it saves and more
-// on a busy machine: only shared memory is polled, and only with a processor for every rank.
-func newRanks(rank, ranks int, shared bool) *Ranks {
+// newRanks makes a transport without connections. Only with a processor for every rank is it worth while to poll; of a socket too,
+// though each look is a system call: to be woken costs more.
+func newRanks(rank, ranks int) *Ranks {
 	r := &Ranks{rank: rank, peers: make([]*peer, ranks)}
-	if shared && ranks <= runtime.NumCPU() {
+	if ranks <= runtime.NumCPU() {
 		r.spin = longestSpin
 	}
 	return r
