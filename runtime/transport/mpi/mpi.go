@@ -3,7 +3,9 @@ package mpi
 import (
 	"fmt"
 	"math"
-	"runtime"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -41,10 +43,28 @@ func Start() (r *Ranks, rank, size int, err error) {
 		return nil, 0, 0, err
 	}
 	r = &Ranks{lib: lib, rank: int(k), size: int(n)}
-	if r.size <= runtime.NumCPU() {
+	online, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if local, err2 := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_SIZE")); err == nil && err2 == nil && local <= processors(string(online)) {
 		r.spin = 200 * time.Microsecond
 	}
 	return r, r.rank, r.size, nil
+}
+
+// processors counts those of a list like 0-3,6. How many this process may run on says less: mpirun binds a rank to one.
+func processors(list string) (n int) {
+	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
+		first, last, ok := strings.Cut(part, "-")
+		if !ok {
+			last = first
+		}
+		lo, err1 := strconv.Atoi(first)
+		hi, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || hi < lo {
+			return 0
+		}
+		n += hi - lo + 1
+	}
+	return n
 }
 
 // Holds tells that one rank lives here.

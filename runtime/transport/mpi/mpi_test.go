@@ -221,3 +221,11 @@ func TestMissingLibrary(t *testing.T) {
 		}
 	}
 }
+
+func TestProcessors(t *testing.T) {
+	for list, want := range map[string]int{"0\n": 1, "0-1\n": 2, "0-3,6\n": 5, "0,2-2,8-9": 4, "": 0, "x": 0, "3-1": 0, "0-": 0} {
+		if got := processors(list); got != want {
+			t.Errorf("%q: %d processors, want %d", list, got, want)
+		}
+	}
+}
