@@ -36,8 +36,8 @@ func (r *runner) settings() []setting {
 	}
 	for i, q := range r.plan.Programs {
 		rows := 0
-		if d := r.datasets[i]; d != nil {
-			rows = d.Rows()
+		if i < len(r.datasets) && r.datasets[i] != nil { // a session has none
+			rows = r.datasets[i].Rows()
 		}
 		list = append(list, setting{fmt.Sprintf("the number of rows of the data of block %s", q.Name), float64(rows)})
 	}
