@@ -55,6 +55,8 @@ func ranksData(t *testing.T, n int) string {
 // belongs to a parameter, all have the bits of one stage of as many ranks, near those of the unsplit program.
 func TestSituationsOnRanks(t *testing.T) {
 	file := ranksData(t, 64)
+	frozen := situations[0]
+	frozen.of, frozen.entries = "a frozen weight", "    frozen = [cell1.a]\n"
 	for _, s := range append(slices.Clone(situations), frozen) {
 		t.Run(s.of, func(t *testing.T) {
 			stages, trains := strings.Count(s.sends, ",")+1, ""
@@ -101,19 +103,6 @@ func shards(degree int) []string {
 	return slices.Compact(list)
 }
 
-// frozen is a model of which one weight is not trained.
-var frozen = struct{ of, cells, network, entries, sends string }{"a frozen weight", `
-cell Pair {
-    param a: f32[4, 4] = normal(0.5)
-    param b: f32[4, 4] = normal(0.5)
-    construct(x) { return matmul(matmul(x, a), b) }
-}
-cell Net {
-    cell1 = Pair() @stage(0)
-    cell2 = Pair() @stage(1)
-    construct(x) { return cell2(cell1(x)) }
-}`, "Net()", "    frozen = [cell1.a]\n", "4 0 0 0, 0 4 0 0"}
-
 // Forty-eight devices, twenty-four on each of two stages: no power of two.
 func TestFortyEightDevices(t *testing.T) {
 	file := ranksData(t, 2*192)
@@ -140,7 +129,7 @@ func TestFortyEightDevices(t *testing.T) {
 }
 
 // A step sums the gradients of a stage once and gathers what was shared out once, however many parameters and micro-batches
-// there are. What is too small to be cut stays whole, and so does what the threshold spares.
+// there are. What the threshold spares stays whole.
 func TestMeetingsOfAStep(t *testing.T) {
 	for _, c := range []struct {
 		entries string

@@ -275,13 +275,6 @@ func (a *app) work(ctx context.Context, c *cli.Command) error {
 		time.Sleep(time.Second)
 		os.Exit(3) // a long computation notices nothing
 	}()
-	defer func() {
-		select {
-		case <-w.Lost(): // this may be the end before the above has its turn
-			os.RemoveAll(w.Dir)
-		default:
-		}
-	}()
 	log := bufio.NewWriterSize(os.Stdout, 1<<16)
 	var joined *process.Ranks // open until all are done
 	defer func() {
