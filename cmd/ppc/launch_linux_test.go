@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ppc-lang/ppc"
 )
 
 // launched is a launch that a test does something to.
@@ -204,5 +207,53 @@ func TestKilledLaunch(t *testing.T) {
 		l.cmd.Process.Kill()
 		<-l.ended
 		l.nothingLeft()
+	}
+}
+
+// What workers compare before they join is another one whenever the program is, whatever made it so.
+func TestProgramHash(t *testing.T) {
+	text, err := os.ReadFile("testdata/models/small.pp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lag := 0
+	hashes := map[[32]byte]string{}
+	for _, change := range []struct {
+		name     string
+		old, new string
+		set      func(o *ppc.Options)
+	}{
+		{name: "nothing"},
+		{name: "an operation", old: "ReLU()", new: "GELU()"},
+		{name: "a shape", old: "width = 8", new: "width = 16"},
+		{name: "the stages", set: func(o *ppc.Options) { o.Unsplit = true }},
+		{name: "the devices", set: func(o *ppc.Options) { o.Devices = 4 }},
+		{name: "the schedule", set: func(o *ppc.Options) { o.Schedule = "gpipe" }},
+		{name: "the lag", set: func(o *ppc.Options) { o.WLag = &lag }},
+		{name: "the seed", set: func(o *ppc.Options) { o.Seed = new(uint32) }},
+		{name: "the micro-batches", set: func(o *ppc.Options) { o.Micro = 2 }},
+		{name: "the optimizer", old: "lr = 0.1", new: "lr = 0.2"},
+		{name: "the target", set: func(o *ppc.Options) { o.Target = "910b3" }},
+		{name: "another target", set: func(o *ppc.Options) { o.Target = "910b4" }},
+		{name: "the functions", set: func(o *ppc.Options) { o.LazyInline = "off" }},
+	} {
+		o := ppc.Options{File: "small.pp", Target: "none", Source: []byte(strings.ReplaceAll(string(text), change.old, change.new))}
+		if change.old == "" {
+			o.Source = text
+		}
+		if change.set != nil {
+			change.set(&o)
+		}
+		for range 2 {
+			res, err := ppc.Compile(context.Background(), o)
+			if err != nil {
+				t.Fatal(change.name, err)
+			}
+			hash, err := programHash(res.Plan)
+			if old, ok := hashes[hash]; err != nil || ok && old != change.name {
+				t.Errorf("a change of %s gives the program of a change of %s: %v", change.name, old, err)
+			}
+			hashes[hash] = change.name
+		}
 	}
 }

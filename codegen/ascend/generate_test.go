@@ -104,6 +104,41 @@ func TestSize(t *testing.T) {
 	}
 }
 
+// Kernels of one name, in whichever stage, model or chip, are one text: a kernel server or a bundle that took one for another would
+// compute something else.
+func TestNamesOfKernels(t *testing.T) {
+	texts := map[string]string{}
+	shared, different := 0, map[string]bool{}
+	for _, change := range [][2]string{
+		{}, {"64", "96"}, {"ReLU", "GELU"}, {"[1024", "[2048"}, {"micro_batch_num = 4", "micro_batch_num = 8"},
+		{"SGD(lr = 1e-3)", "SGD(lr = 1e-3, momentum = 0.9)"},
+	} {
+		source := deep(3)
+		if change[0] != "" {
+			source = strings.ReplaceAll(source, change[0], change[1])
+		}
+		out, err := ascend.Generate(compile(t, source, 2))
+		if err != nil {
+			t.Fatal(change, err)
+		}
+		for _, st := range out.Stages {
+			for _, s := range st.Kernels.Sources {
+				_, text, _ := strings.Cut(string(s.Text), "\n") // behind the title, which names the number of blocks
+				if old, ok := texts[s.Name]; ok && old != text {
+					t.Errorf("%s is two kernels:\n%s\n%s", s.Name, old, text)
+				} else if ok {
+					shared++
+				}
+				texts[s.Name] = text
+				different[text] = true
+			}
+		}
+	}
+	if len(texts) != len(different) || shared == 0 || len(texts) < 20 {
+		t.Errorf("%d names of %d kernels, %d times one again", len(texts), len(different), shared)
+	}
+}
+
 func TestGenerateRefusals(t *testing.T) {
 	p := compile(t, deep(2), 1)
 	p.Target = "none"

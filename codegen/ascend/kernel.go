@@ -58,7 +58,7 @@ func (k kernelText) finish() *Kernel {
 	}
 	rest := fmt.Sprintf("(%s)\n{\n    KERNEL_TASK_TYPE_DEFAULT(%s);\n%s}\n", strings.Join(list, ", "), core, k.body)
 	sum := sha256.Sum256([]byte(k.includes + rest))
-	name := k.stem + "_" + hex.EncodeToString(sum[:4])
+	name := k.stem + "_" + hex.EncodeToString(sum[:8])
 	source := fmt.Sprintf("// %s. Blocks: %d.\n%s\nusing namespace AscendC;\n\nextern \"C\" __global__ __aicore__ void %s%s",
 		k.title, k.blocks, k.includes, name, rest)
 	return &Kernel{Name: name, Source: []byte(source), Parameters: kinds, Blocks: k.blocks}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -499,6 +500,66 @@ func TestBuildReportsCompilerErrors(t *testing.T) {
 	_, err := Build(context.Background(), set, cache)
 	if err == nil || !strings.Contains(err.Error(), "wrong.cpp") || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What a build keeps is found again by all that went into it: a change of anything gives another server, no change compiles nothing.
+func TestBuildKeys(t *testing.T) {
+	tools, kept := t.TempDir(), t.TempDir()
+	compiler := func(version string) {
+		script := "#!/bin/sh\nif [ $1 = -dumpfullversion ]; then echo " + version + "; exit; fi\n" +
+			"echo >>\"$0.calls\"\nfor last; do :; done\necho \"$@\" >\"$last\"\n"
+		if err := os.WriteFile(filepath.Join(tools, "g++"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
+	compiler("12.2.0")
+	set := func() KernelSet {
+		return KernelSet{
+			Sources:     []Source{{"a.cpp", []byte("a")}, {"b.cpp", []byte("b")}},
+			Kernels:     []Kernel{{"a", []ParameterKind{Buffer}}, {"b", []ParameterKind{Float32}}},
+			VectorCores: 40, CubeCores: 20,
+		}
+	}
+	servers := map[string]string{}
+	for _, change := range []struct {
+		name string
+		do   func(s *KernelSet)
+	}{
+		{"nothing", func(*KernelSet) {}},
+		{"a source", func(s *KernelSet) { s.Sources[1].Text = []byte("c") }},
+		{"the end of a source", func(s *KernelSet) { s.Sources[0].Text, s.Sources[1].Text = []byte("ab"), nil }},
+		{"a source less", func(s *KernelSet) { s.Sources = s.Sources[:1] }},
+		{"the name of a kernel", func(s *KernelSet) { s.Kernels[0].Name = "c" }},
+		{"the order of kernels", func(s *KernelSet) { s.Kernels[0], s.Kernels[1] = s.Kernels[1], s.Kernels[0] }},
+		{"the kind of a parameter", func(s *KernelSet) { s.Kernels[1].Parameters[0] = Int32 }},
+		{"the number of parameters", func(s *KernelSet) { s.Kernels[0].Parameters = append(s.Kernels[0].Parameters, Buffer) }},
+		{"the vector cores", func(s *KernelSet) { s.VectorCores = 48 }},
+		{"the cube cores", func(s *KernelSet) { s.CubeCores = 24 }},
+		{"the compiler", func(*KernelSet) { compiler("12.2.1") }},
+	} {
+		s := set()
+		change.do(&s)
+		calls := func() int64 {
+			st, err := os.Stat(filepath.Join(tools, "g++.calls"))
+			if err != nil {
+				return 0
+			}
+			return st.Size()
+		}
+		server, err := Build(context.Background(), s, kept)
+		if err != nil {
+			t.Fatal(change.name, err)
+		}
+		if old, ok := servers[server]; ok {
+			t.Errorf("a change of %s gives the server of a change of %s", change.name, old)
+		}
+		servers[server] = change.name
+		before := calls()
+		if again, err := Build(context.Background(), s, kept); err != nil || again != server || calls() != before {
+			t.Errorf("%s: the same again gives %s, not %s, with %d calls of the compiler: %v", change.name, again, server, calls()-before, err)
+		}
 	}
 }
 
