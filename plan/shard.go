@@ -43,17 +43,22 @@ func (p *Plan) Kept(sp *StageParam, level int) Item {
 	return it
 }
 
-// PartedGradient returns the parameter of which an item is an accumulator that holds a part; nil for any other item.
-func (st *Stage) PartedGradient(r Ref) *StageParam {
+// PartedGradients has the accumulators that hold a part, and the parameter of each.
+func (st *Stage) PartedGradients() map[Ref]*StageParam {
+	var parted map[Ref]*StageParam
 	for i := range st.Params {
 		sp := &st.Params[i]
+		if sp.Shard < ShardGradients {
+			continue
+		}
+		if parted == nil {
+			parted = map[Ref]*StageParam{}
+		}
 		for _, a := range sp.Accumulators {
-			if a == r && sp.Shard >= ShardGradients {
-				return sp
-			}
+			parted[a] = sp
 		}
 	}
-	return nil
+	return parted
 }
 
 // Gathers reports whether the ranks of the stage, once they have updated their parts of parameters, tell each other.
