@@ -179,9 +179,9 @@ func TestDiffers(t *testing.T) {
 		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0")}, ""},
 		{[][]float64{says(1, 5, "1.0"), says(2, 5, "1.0")}, "rank 1 has another program than rank 0"},
 		{[][]float64{says(1, 5, "1.0"), says(1, 6, "1.0")}, "rank 1 has other flags, or other kernels, than rank 0"},
-		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, 5, "1.0.1"), says(1, 5, "1.0")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.1")}, "rank 1 has version 1.1 of ppc, and rank 0 has version 1.0"},
+		{[][]float64{says(1, 5, "1.0"), says(2, 6, "1.0.1")}, "rank 1 has version 1.0.1 of ppc, and rank 0 has version 1.0"},
+		{[][]float64{says(1, 5, "1.0.1"), says(1, 5, "1.0")}, "rank 1 has version 1.0 of ppc, and rank 0 has version 1.0.1"},
 	} {
 		if err := differs(c.all, 0); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

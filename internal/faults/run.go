@@ -42,14 +42,14 @@ func (f Form) Processes() bool { return f != InProcess }
 
 // args is the command line for that many ranks. mpirun has flags of its own.
 func (f Form) args(ppc string, ranks int, args, mpirun []string) []string {
-	devices := fmt.Sprintf("-devices=%d", ranks)
+	n, devices := strconv.Itoa(ranks), fmt.Sprintf("-devices=%d", ranks)
 	switch f {
 	case Shared:
-		return append([]string{ppc, "launch", devices}, args...)
+		return append([]string{ppc, "launch", "-n", n}, args...)
 	case Socket:
-		return append([]string{ppc, "launch", devices, "-transport", "socket"}, args...)
+		return append([]string{ppc, "launch", "-n", n, "-transport", "socket"}, args...)
 	case MPI:
-		return slices.Concat([]string{"mpirun", "-n", strconv.Itoa(ranks)}, mpirun, []string{ppc, "worker", devices}, args)
+		return slices.Concat([]string{"mpirun", "-n", n}, mpirun, []string{ppc, "worker", devices}, args)
 	}
 	return append([]string{ppc, "run", devices}, args...)
 }
