@@ -54,6 +54,7 @@ func start(t *testing.T, f faults.Form, ranks int, args ...string) *faults.Run {
 	return startSetup(t, faults.Setup{}, f, ranks, args...)
 }
 
+// startSetup does so with more than arguments.
 func startSetup(t *testing.T, s faults.Setup, f faults.Form, ranks int, args ...string) *faults.Run {
 	t.Helper()
 	r, err := s.Start(f, "ppc", ".", ranks, append(args, "endless.pp")...)

@@ -75,7 +75,9 @@ func TestReplacedAtStart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ends(t, r, 0)
+		if ends(t, r, 0); r.Code != 0 {
+			t.Fatalf("exit code %d: %s", r.Code, r.Stderr())
+		}
 		got, err := os.ReadFile("launch.safetensors")
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: other parameters than those of a run: %v", name, err)

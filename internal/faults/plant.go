@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -159,6 +160,15 @@ func (r *Run) scribble(pid int) error {
 				return nil // it has ended meanwhile
 			}
 		}
+	}
+	return nil
+}
+
+// CutCable ends what goes between the host of a process and the other one (see Setup.Hosts).
+func CutCable(pid int) error {
+	out, err := exec.Command("nsenter", "--target", strconv.Itoa(pid), "--net", "ip", "link", "set", "cable", "down").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
 }

@@ -74,7 +74,9 @@ type Setup struct {
 	Limits string // of a shell: `ulimit ...`
 	// Messages has MPI in a form in which messages can be damaged, too.
 	Messages bool
-	Env      []string
+	// Hosts is bench/hosts.sh, which has mpirun between two hosts: the ranks of the second half are on the second one.
+	Hosts string
+	Env   []string
 }
 
 // Start runs ppc with these arguments in a folder.
@@ -101,6 +103,9 @@ func (s Setup) Start(f Form, ppc, dir string, ranks int, args ...string) (*Run, 
 		mpirun = []string{"-x", "LD_LIBRARY_PATH=" + library, "-x", orderVariable + "=" + r.order()}
 	}
 	words := f.args(ppc, ranks, args, mpirun)
+	if f == MPI && s.Hosts != "" {
+		words = append([]string{s.Hosts}, words[2:]...) // it gives mpirun its flags
+	}
 	if s.Limits != "" {
 		words = append([]string{"sh", "-c", s.Limits + `; exec "$@"`, "sh"}, words...)
 	}
