@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,6 +54,7 @@ func (a *app) launchCommands() []*cli.Command {
 
 // launch starts a worker for every rank of the plan and watches over them.
 func (a *app) launch(ctx context.Context, c *cli.Command) error {
+	defer a.questions()()
 	name, err := file(c)
 	if err != nil {
 		return err
@@ -127,9 +127,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return cannotWrite(c.String("log-dir"), err)
 	}
 	defer logs.close()
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
 	var save <-chan struct{}
 	if o.Checkpoint.Dir != "" {
 		var late func()
@@ -148,7 +145,7 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		return nil
 	}
 	err = launch.Run(ctx, launch.Options{
-		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
+		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: a.quit, Save: save,
 		Command: func(rank int) *exec.Cmd {
 			cmd := exec.Command(itself, args...)
 			cmd.Args[0] = os.Args[0]
@@ -252,6 +249,7 @@ func (l *launchLogs) close() error {
 
 // work is one rank.
 func (a *app) work(ctx context.Context, c *cli.Command) error {
+	defer a.questions()()
 	if !launch.Launched() && mpi.Launched() {
 		return a.workUnderMPI(ctx, c)
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ppc-lang/ppc/internal/faults"
 )
 
@@ -175,4 +177,57 @@ func TestNoPlaceToStart(t *testing.T) {
 			holds(t, long, "nothing")
 		}
 	})
+}
+
+// Who asks by SIGQUIT what the ranks do, before there are any, ends nothing and gets an answer.
+func TestAskedAtStart(t *testing.T) {
+	eachForm(t, faults.Forms[:2], func(t *testing.T, f faults.Form) {
+		if err := syscall.Mkfifo("model.pp", 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := faults.Start(f, "ppc", ".", 2, "model.pp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		pipe := opened(t, "model.pp")
+		r.Signal(syscall.SIGQUIT)
+		for _, err := range []error{second(pipe.WriteString(endless)), pipe.Close()} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for until := time.Now().Add(time.Minute); !strings.Contains(r.Stderr(), "note: rank") && r.Running() && time.Now().Before(until); {
+			time.Sleep(time.Millisecond)
+		}
+		r.Signal(syscall.SIGTERM)
+		ends(t, r, 3, `note: rank(s that have not begun: | \d (waits|computes) in )`, "interrupted")
+	})
+	// A worker that waits for what launch has to say.
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, theirs := os.NewFile(uintptr(fds[0]), "worker"), os.NewFile(uintptr(fds[1]), "supervisor")
+	var stderr bytes.Buffer
+	worker := exec.Command("ppc", "worker", "model.pp")
+	worker.Env = append(os.Environ(), "PPC_LAUNCHED=nothing")
+	worker.ExtraFiles, worker.Stderr = []*os.File{theirs}, &stderr
+	if err := errors.Join(worker.Start(), theirs.Close(), second(own.WriteString("half"))); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if unread, err := unix.IoctlGetInt(fds[0], unix.SIOCOUTQ); err != nil || time.Now().After(until) {
+			t.Fatal(unread, err)
+		} else if unread == 0 {
+			break
+		}
+	}
+	if err := errors.Join(worker.Process.Signal(syscall.SIGQUIT), own.Close()); err != nil {
+		t.Fatal(err)
+	}
+	worker.Wait() // stderr says how
+	if want := "ppc: a worker is started by `ppc launch`, or by mpirun\n"; !strings.HasPrefix(stderr.String(), want) {
+		t.Error(stderr.String())
+	}
 }
