@@ -29,8 +29,8 @@ import (
 	"github.com/ppc-lang/ppc/runtime/device/emulator"
 )
 
-// Version of the compiler.
-const Version = "0.1.0"
+// Version of the compiler: a variable, and nobody's but the linker's, to which a release gives -X.
+var Version = "0.1.0"
 
 // DefaultWLag is how many micro-batches a weight pass may wait, at most.
 const DefaultWLag = 4

@@ -50,7 +50,7 @@ type faultKind struct {
 	dead bool
 }
 
-var separate, launched = faults.Forms[1:], faults.Forms[1:3]
+var separate = faults.Forms[1:]
 
 func each(pids []int, do func(pid int) error) error {
 	for _, pid := range pids {
@@ -69,8 +69,8 @@ var faultKinds = []faultKind{
 		time.Sleep(time.Duration(random.IntN(int(faultDeadline / 3))))
 		return syscall.Kill(pid, syscall.SIGCONT)
 	}},
-	{name: "messages overwritten", forms: launched, says: "is damaged|rank %d has ended", plant: func(r *faults.Run, pid int, _ []int, _ *rand.Rand) error { return r.Corrupt(pid) }},
-	{name: "messages cut off", forms: launched, says: `rank %d`, plant: func(r *faults.Run, pid int, _ []int, _ *rand.Rand) error { return r.CutOff(pid) }},
+	{name: "messages overwritten", forms: separate, says: "is damaged|rank %d has ended", plant: func(r *faults.Run, pid int, _ []int, _ *rand.Rand) error { return r.Corrupt(pid) }},
+	{name: "messages cut off", forms: separate, says: `rank %d`, plant: func(r *faults.Run, pid int, _ []int, _ *rand.Rand) error { return r.CutOff(pid) }},
 	{name: "disk full", forms: faults.Forms, says: "file too large", plant: func(_ *faults.Run, _ int, pids []int, _ *rand.Rand) error {
 		return each(pids, func(pid int) error { return faults.LimitFiles(pid, 200_000) })
 	}},
@@ -217,7 +217,7 @@ func (f *faultRuns) start(dir string, form faults.Form, ranks int, args ...strin
 		return nil, err
 	}
 	args = append(args, "-steps", fmt.Sprint(faultSteps), "-data", "../data.npz", "-deadline", faultDeadline.String(), "-log", "log.jsonl", "-save", "end.safetensors", "../faulty.pp")
-	return faults.Start(form, f.ppc, dir, ranks, args...)
+	return faults.Setup{Messages: true}.Start(form, f.ppc, dir, ranks, args...)
 }
 
 // try disturbs one run and returns what is wrong with how it ends.

@@ -51,7 +51,13 @@ func eachForm(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.
 // start runs the endless training and waits until it makes steps.
 func start(t *testing.T, f faults.Form, ranks int, args ...string) *faults.Run {
 	t.Helper()
-	r, err := faults.Start(f, "ppc", ".", ranks, append(args, "endless.pp")...)
+	return startSetup(t, faults.Setup{}, f, ranks, args...)
+}
+
+// startSetup does so with more than arguments.
+func startSetup(t *testing.T, s faults.Setup, f faults.Form, ranks int, args ...string) *faults.Run {
+	t.Helper()
+	r, err := s.Start(f, "ppc", ".", ranks, append(args, "endless.pp")...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,9 +25,10 @@ type befalls struct {
 }
 
 const (
-	inAction = `[A-Z_]+( of micro-batch \d)?`
-	killed   = "rank 1 has been ended by the signal `killed`; rank 0(: .+: rank 1 has ended| (waits|computes) in " + inAction + `)`
-	noRoom   = `ck/\.step-\d+\.part.*: error E1002: cannot write the checkpoint: `
+	inAction   = `[A-Z_]+( of micro-batch \d)?`
+	killed     = "rank 1 has been ended by the signal `killed`; rank 0(: .+: rank 1 has ended| (waits|computes) in " + inAction + `)`
+	outOfOrder = `rank \d: .+: from rank \d: message \d+ comes instead of \d+`
+	noRoom     = `ck/\.step-\d+\.part.*: error E1002: cannot write the checkpoint: `
 )
 
 func signal1(s syscall.Signal) func(*faults.Run, []int) error {
@@ -50,10 +52,15 @@ var whileRunning = []befalls{
 	{"a rank stands still", faults.Forms[1:], signal1(syscall.SIGSTOP), 3,
 		`rank 1 has given no sign of life for 2s: when last heard, rank 1 (waits|computes) in ` + inAction + `.*; rank 0 waits in ` + inAction + ` for rank 1`,
 		`nothing has come for 2s: rank 0 waits in ` + inAction + ` for rank 1`},
-	{"messages are overwritten", []faults.Form{faults.Shared, faults.Socket}, func(r *faults.Run, pids []int) error { return r.Corrupt(pids[1]) }, 3,
+	{"messages are overwritten", faults.Forms[1:], func(r *faults.Run, pids []int) error { return r.Corrupt(pids[1]) }, 3,
 		`rank \d: .+: from rank \d: (the header of a message|a message) is damaged`, ""},
-	{"messages are cut off", []faults.Form{faults.Shared, faults.Socket}, func(r *faults.Run, pids []int) error { return r.CutOff(pids[1]) }, 3,
-		`rank \d: .+: (rank \d has ended|from rank \d: a message is cut off)`, ""}, // both ends notice; one is the first
+	{"messages are cut off", faults.Forms[1:], func(r *faults.Run, pids []int) error { return r.CutOff(pids[1]) }, 3,
+		`rank \d: .+: (rank \d has ended|from rank \d: a message is cut off)`, // both ends notice; one is the first
+		`rank 0: .+: from rank 1: a message has \d+ bytes, not \d+`},
+	{"a message is repeated", []faults.Form{faults.MPI}, func(r *faults.Run, pids []int) error { return r.Repeat(pids[1]) }, 3, outOfOrder, ""},
+	// What comes behind it shows that it is lost; or all wait for it.
+	{"a message is lost", []faults.Form{faults.Socket, faults.MPI}, func(r *faults.Run, pids []int) error { return r.Lose(pids[1]) }, 3,
+		outOfOrder + `|(no rank has made progress|nothing has come) for 2s: .*rank \d waits in ` + inAction + ` for rank \d`, ""},
 	{"the disk is full", faults.Forms, each(func(pid int) error { return faults.LimitFiles(pid, 300_000) }), 3, noRoom + "file too large", ""},
 	{"no more files can be opened", faults.Forms, each(faults.LimitOpen), 3, noRoom + "too many open files", ""},
 	{"the command is killed", faults.Forms[1:], func(r *faults.Run, _ []int) error { r.Signal(syscall.SIGKILL); return nil }, -1, "", ""},
@@ -64,11 +71,15 @@ func TestFaultsWhileRunning(t *testing.T) {
 	for _, b := range whileRunning {
 		t.Run(b.name, func(t *testing.T) {
 			eachForm(t, b.forms, func(t *testing.T, f faults.Form) {
+				setup := faults.Setup{Messages: strings.Contains(b.name, "message")}
+				if _, err := exec.LookPath("gcc"); setup.Messages && f == faults.MPI && err != nil && os.Getenv("CI") == "" {
+					t.Skip("there is no gcc")
+				}
 				wide, deadline := []string{"-set", "width=200"}, "60s"
 				if strings.Contains(b.says, "for 2s") {
 					deadline = "2s"
 				}
-				r := start(t, f, 2, append(wide, "-checkpoint", "ck", "-save-every", "2", "-keep", "2", "-deadline", deadline, "-log", "steps.jsonl", "-save", "end.npz")...)
+				r := startSetup(t, setup, f, 2, append(wide, "-checkpoint", "ck", "-save-every", "2", "-keep", "2", "-deadline", deadline, "-log", "steps.jsonl", "-save", "end.npz")...)
 				if err := b.plant(r, r.Pids()); err != nil {
 					t.Fatal(err)
 				}
@@ -143,7 +154,7 @@ func TestFaultsAtStart(t *testing.T) {
 				if err := os.WriteFile("short.npz", text[:len(text)/2], 0o644); err != nil {
 					t.Fatal(err)
 				}
-				r, err := faults.StartLimited(p.limits, f, "ppc", ".", 2, append(p.args, "-steps", "4", "-deadline", "5s", "endless.pp")...)
+				r, err := faults.Setup{Limits: p.limits}.Start(f, "ppc", ".", 2, append(p.args, "-steps", "4", "-deadline", "5s", "endless.pp")...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -173,9 +184,9 @@ func TestDiffers(t *testing.T) {
 		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0")}, ""},
 		{[][]float64{says(1, 5, "1.0"), says(2, 5, "1.0")}, "rank 1 has another program than rank 0"},
 		{[][]float64{says(1, 5, "1.0"), says(1, 6, "1.0")}, "rank 1 has other flags, or other kernels, than rank 0"},
-		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.0.1")}, "rank 1 has another version of ppc than rank 0"},
-		{[][]float64{says(1, 5, "1.0.1"), says(1, 5, "1.0")}, "rank 1 has another version of ppc than rank 0"},
+		{[][]float64{says(1, 5, "1.0"), says(1, 5, "1.1")}, "rank 1 has version 1.1 of ppc, and rank 0 has version 1.0"},
+		{[][]float64{says(1, 5, "1.0"), says(2, 6, "1.0.1")}, "rank 1 has version 1.0.1 of ppc, and rank 0 has version 1.0"},
+		{[][]float64{says(1, 5, "1.0.1"), says(1, 5, "1.0")}, "rank 1 has version 1.0 of ppc, and rank 0 has version 1.0.1"},
 	} {
 		if err := differs(c.all, 0); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"syscall"
 )
 
 // interrupts are the signals that end the command. The first one ends its context, unless a training is under way that can be
@@ -63,4 +64,11 @@ func (i *interrupts) wish(ofMany bool, begun func()) (closed <-chan struct{}, as
 		defer i.mu.Unlock()
 		i.save = nil
 	}
+}
+
+// questions takes SIGQUIT, which asks what the ranks do, until stop is called. Who asks before there are ranks gets the answer then.
+func (a *app) questions() (stop func()) {
+	a.quit = make(chan os.Signal, 1)
+	signal.Notify(a.quit, syscall.SIGQUIT)
+	return func() { signal.Stop(a.quit) }
 }

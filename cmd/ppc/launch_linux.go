@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
@@ -54,6 +54,7 @@ func (a *app) launchCommands() []*cli.Command {
 
 // launch starts a worker for every rank of the plan and watches over them.
 func (a *app) launch(ctx context.Context, c *cli.Command) error {
+	defer a.questions()()
 	name, err := file(c)
 	if err != nil {
 		return err
@@ -61,7 +62,6 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	if err := apart(c, name); err != nil {
 		return err
 	}
-	bundle := name
 	st, err := os.Stat(name)
 	compiles := err != nil || !st.IsDir()
 	n := c.Int("n")
@@ -98,7 +98,7 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		case compiles:
 			return usagef("-emit is about a bundle, which the hosts share: run `ppc compile` first")
 		}
-		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...)))
+		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, name)...)))
 		return err
 	}
 	if c.String("device") == "cpu" {
@@ -120,22 +120,13 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		defer store.Clean() // when no worker is left
 	}
 	dir := filepath.Join(os.TempDir(), "ppc-"+rand.Text())
-	if compiles {
-		bundle = filepath.Join(dir, "bundle")
-	}
-	command, err := os.Executable()
-	if err != nil {
-		return failed(err)
-	}
-	args := workerArguments(c, bundle, compiles)
+	bundle := filepath.Join(dir, "bundle")
+	args := workerArguments(c, bundle)
 	logs, err := openLogs(c.String("log-dir"), ranks)
 	if err != nil {
 		return cannotWrite(c.String("log-dir"), err)
 	}
 	defer logs.close()
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
 	var save <-chan struct{}
 	if o.Checkpoint.Dir != "" {
 		var late func()
@@ -145,19 +136,19 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	logs.event("ppc %s: %d ranks of %s", ppc.Version, ranks, name)
 	fill := func() error {
 		if err := os.Mkdir(dir, 0o700); err != nil {
-			return cannotWrite(dir, err)
+			d := diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: dir}), "%s", plain(err))
+			return d.WithRepair("TMPDIR names a folder in which launch can make one")
 		}
-		if compiles {
-			if err := plan.Write(bundle, p, nil); err != nil {
-				return cannotWrite(bundle, err)
-			}
+		if err := plan.Write(bundle, p, nil); err != nil {
+			return cannotWrite(bundle, err)
 		}
 		return nil
 	}
 	err = launch.Run(ctx, launch.Options{
-		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: quit, Save: save,
+		Ranks: ranks, Dir: dir, Fill: fill, Shared: c.String("transport") == "shared", Deadline: c.Duration("deadline"), Report: a.quit, Save: save,
 		Command: func(rank int) *exec.Cmd {
-			cmd := exec.Command(command, args...)
+			cmd := exec.Command(itself, args...)
+			cmd.Args[0] = os.Args[0]
 			cmd.Stdout, cmd.Stderr = logs.workers[rank], logs.workers[rank]
 			return cmd
 		},
@@ -186,16 +177,14 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
-// workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler, and the
-// seed with it, is in the bundle that launch has compiled.
-func workerArguments(c *cli.Command, bundle string, compiled bool) []string {
+// itself is the program of this process, also if there is another one at its path by now. Workers run it, and the bundle that launch
+// has compiled or read: so none of them can have another version or another program.
+const itself = "/proc/self/exe"
+
+// workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler is in the bundle.
+func workerArguments(c *cli.Command, bundle string) []string {
 	args := []string{"worker"}
-	pass := append(runFlags(), inferFlags()...)
-	if !compiled {
-		pass = append(pass, &cli.StringFlag{Name: "seed"})
-	}
-	pass = append(pass, &cli.BoolFlag{Name: "json"})
-	for _, f := range pass {
+	for _, f := range slices.Concat(runFlags(), inferFlags(), []cli.Flag{&cli.StringFlag{Name: "seed"}, &cli.BoolFlag{Name: "json"}}) {
 		switch n := f.Names()[0]; v := c.Value(n).(type) {
 		case []string:
 			for _, x := range v {
@@ -260,6 +249,7 @@ func (l *launchLogs) close() error {
 
 // work is one rank.
 func (a *app) work(ctx context.Context, c *cli.Command) error {
+	defer a.questions()()
 	if !launch.Launched() && mpi.Launched() {
 		return a.workUnderMPI(ctx, c)
 	}

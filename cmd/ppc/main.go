@@ -37,6 +37,7 @@ type app struct {
 	json    bool
 	unknown string            // a command that help was asked for and that does not exist
 	sources map[string][]byte // files that were read, for excerpts
+	quit    chan os.Signal    // asks what the ranks do
 	interrupts
 }
 

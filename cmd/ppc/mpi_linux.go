@@ -197,6 +197,9 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 // agreement is the group in which ranks compare their programs; no queue or group of a run has its number.
 const agreement = 1 << 20
 
+// longestVersion is how much ranks tell each other of their versions.
+const longestVersion = 64
+
 // agree makes sure that all ranks run one program with one version of ppc.
 // hashes are those of its program and of its settings.
 func agree(world *mpi.Ranks, rank, ranks int, hashes []byte, deadline time.Duration) error {
@@ -204,10 +207,10 @@ func agree(world *mpi.Ranks, rank, ranks int, hashes []byte, deadline time.Durat
 		return nil
 	}
 	var values []float64
-	for _, b := range append(hashes, ppc.Version...) {
+	for _, b := range append(hashes, ppc.Version[:min(len(ppc.Version), longestVersion)]...) {
 		values = append(values, float64(b))
 	}
-	everyone := transport.Members{ID: agreement, Values: 128}
+	everyone := transport.Members{ID: agreement, Values: len(hashes) + longestVersion}
 	for k := range ranks {
 		everyone.Ranks = append(everyone.Ranks, k)
 	}
@@ -246,22 +249,29 @@ func settings(c *cli.Command) []byte {
 	return h.Sum(nil)
 }
 
-// differs compares what the ranks say, two hashes and a version, with what this one says.
+// differs compares what the ranks say, two hashes and a version, with what this one says. Of another version the hashes mean nothing.
 func differs(all [][]float64, rank int) error {
-	values := all[rank]
-	for k, v := range all {
-		for i := range max(len(v), len(values)) {
-			if i >= len(v) || i >= len(values) || v[i] != values[i] {
-				what, repair := "another program", "give all hosts the same bundle and the same ppc"
-				switch {
-				case i >= 2*sha256.Size:
-					what = "another version of ppc"
-				case i >= sha256.Size:
-					what, repair = "other flags, or other kernels,", "give all ranks the same flags, but for -"+strings.Join(perHost, ", -")+"; -cpu says which kernels run, also on hosts that differ"
-				}
-				return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s than rank %d", k, what, rank).WithRepair("%s", repair)})
-			}
+	version := func(k int) string {
+		var b []byte
+		for _, v := range all[k][min(2*sha256.Size, len(all[k])):] {
+			b = append(b, byte(v))
 		}
+		return string(b)
+	}
+	for k, v := range all {
+		var what, repair string
+		switch {
+		case version(k) != version(rank):
+			what, repair = fmt.Sprintf("version %s of ppc, and rank %d has version %s", version(k), rank, version(rank)), "install one version of ppc on all hosts"
+		case !slices.Equal(v[:sha256.Size], all[rank][:sha256.Size]):
+			what, repair = fmt.Sprintf("another program than rank %d", rank), "give all hosts the same bundle"
+		case !slices.Equal(v[sha256.Size:], all[rank][sha256.Size:]):
+			what = fmt.Sprintf("other flags, or other kernels, than rank %d", rank)
+			repair = "give all ranks the same flags, but for -" + strings.Join(perHost, ", -") + "; -cpu says which kernels run, also on hosts that differ"
+		default:
+			continue
+		}
+		return wrong(diag.List{diag.Errorf(diag.BadBundle, diag.Range{}, "rank %d has %s", k, what).WithRepair("%s", repair)})
 	}
 	return nil
 }

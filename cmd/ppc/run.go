@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -55,6 +53,7 @@ func (a *app) runCommand() *cli.Command {
 		Name: "run", Usage: "train (and evaluate) a model file or a bundle, or run its infer block", ArgsUsage: "FILE|DIR",
 		Flags: slices.Concat(compileFlags(), runFlags(), inferFlags()),
 		Action: func(ctx context.Context, c *cli.Command) error {
+			defer a.questions()()
 			name, err := file(c)
 			if err != nil {
 				return err
@@ -230,7 +229,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		if one != nil {
 			one.watch(look)
 		}
-		go a.reportOnQuit(look, done)
+		go a.answer(look, done)
 	}
 	if o.Checkpoint.Dir != "" {
 		o.Checkpoint.Held = one != nil && one.helps
@@ -312,14 +311,11 @@ func opener(c *cli.Command, p *plan.Plan) (device.Open, error) {
 	return open, nil
 }
 
-// reportOnQuit says what the ranks are doing whenever SIGQUIT asks.
-func (a *app) reportOnQuit(look func() []runtime.Status, done <-chan struct{}) {
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
+// answer says what the ranks are doing whenever somebody asks.
+func (a *app) answer(look func() []runtime.Status, done <-chan struct{}) {
 	for {
 		select {
-		case <-quit:
+		case <-a.quit:
 			_, text := runtime.Stuck(look())
 			fmt.Fprintln(a.err, "note:", text)
 		case <-done:

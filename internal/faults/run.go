@@ -40,16 +40,16 @@ func (f Form) String() string {
 // Processes tells whether every rank is one.
 func (f Form) Processes() bool { return f != InProcess }
 
-// args is the command line for that many ranks.
-func (f Form) args(ppc string, ranks int, args []string) []string {
-	devices := fmt.Sprintf("-devices=%d", ranks)
+// args is the command line for that many ranks. mpirun has flags of its own.
+func (f Form) args(ppc string, ranks int, args, mpirun []string) []string {
+	n, devices := strconv.Itoa(ranks), fmt.Sprintf("-devices=%d", ranks)
 	switch f {
 	case Shared:
-		return append([]string{ppc, "launch", devices}, args...)
+		return append([]string{ppc, "launch", "-n", n}, args...)
 	case Socket:
-		return append([]string{ppc, "launch", devices, "-transport", "socket"}, args...)
+		return append([]string{ppc, "launch", "-n", n, "-transport", "socket"}, args...)
 	case MPI:
-		return append([]string{"mpirun", "-n", strconv.Itoa(ranks), ppc, "worker", devices}, args...)
+		return slices.Concat([]string{"mpirun", "-n", n}, mpirun, []string{ppc, "worker", devices}, args)
 	}
 	return append([]string{ppc, "run", devices}, args...)
 }
@@ -69,16 +69,23 @@ type Run struct {
 	ended chan error
 }
 
-// Limits, of a shell: `ulimit ...`; "" for none.
-const noLimits = ""
+// Setup is what a command has beside its arguments.
+type Setup struct {
+	Limits string // of a shell: `ulimit ...`
+	// Messages has MPI in a form in which messages can be damaged, too.
+	Messages bool
+	// Hosts is bench/hosts.sh, which has mpirun between two hosts: the ranks of the second half are on the second one.
+	Hosts string
+	Env   []string
+}
 
 // Start runs ppc with these arguments in a folder.
 func Start(f Form, ppc, dir string, ranks int, args ...string) (*Run, error) {
-	return StartLimited(noLimits, f, ppc, dir, ranks, args...)
+	return Setup{}.Start(f, ppc, dir, ranks, args...)
 }
 
-// StartLimited does so behind a line of shell, which sets limits.
-func StartLimited(limits string, f Form, ppc, dir string, ranks int, args ...string) (*Run, error) {
+// Start runs it so.
+func (s Setup) Start(f Form, ppc, dir string, ranks int, args ...string) (*Run, error) {
 	own, err := os.MkdirTemp("", "faults-")
 	if err != nil {
 		return nil, err
@@ -87,14 +94,26 @@ func StartLimited(limits string, f Form, ppc, dir string, ranks int, args ...str
 	if err := os.Mkdir(r.temp(), 0o700); err != nil {
 		return nil, err
 	}
-	words := f.args(ppc, ranks, args)
-	if limits != noLimits {
-		words = append([]string{"sh", "-c", limits + `; exec "$@"`, "sh"}, words...)
+	var mpirun []string
+	if f == MPI && s.Messages {
+		library, err := damaging(own)
+		if err != nil {
+			return nil, err
+		}
+		mpirun = []string{"-x", "LD_LIBRARY_PATH=" + library, "-x", orderVariable + "=" + r.order()}
+	}
+	words := f.args(ppc, ranks, args, mpirun)
+	if f == MPI && s.Hosts != "" {
+		words = append([]string{s.Hosts}, words[2:]...) // it gives mpirun its flags
+	}
+	if s.Limits != "" {
+		words = append([]string{"sh", "-c", s.Limits + `; exec "$@"`, "sh"}, words...)
 	}
 	r.cmd = exec.Command(words[0], words[1:]...)
 	r.cmd.Dir = dir
 	r.cmd.Env = append(os.Environ(), r.mark, "TMPDIR="+r.temp(), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
 		"OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_vader_backing_directory="+r.temp())
+	r.cmd.Env = append(r.cmd.Env, s.Env...)
 	out, err := os.Create(filepath.Join(own, "stdout"))
 	if err != nil {
 		return nil, err

@@ -142,7 +142,7 @@ func (s *supervisor) start(rank int) error {
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the terminal goes to the supervisor alone
 	if err := w.cmd.Start(); err != nil {
 		own.Close()
-		return err
+		return fmt.Errorf("%s: %w", w.cmd.Path, err)
 	}
 	s.workers = append(s.workers, w)
 	s.opt.Event(fmt.Sprintf("rank %d is process %d", rank, w.cmd.Process.Pid))

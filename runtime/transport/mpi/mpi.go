@@ -2,12 +2,10 @@ package mpi
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/ppc-lang/ppc/runtime/transport"
 )
@@ -102,138 +100,4 @@ func (r *Ranks) Join(m transport.Members) transport.Group {
 			r.end(rank, tag, true, transport.Queue{Outstanding: 1, Bytes: in}),
 		)
 	})
-}
-
-// end is one side of a queue. Transfers of a tag between two ranks arrive in the order in which they are posted: MPI
-// promises that.
-type end struct {
-	*Ranks
-	peer     int
-	tag      int32
-	receives bool
-	posted   uint64
-	done     uint64
-	slots    []slot
-	status   status
-	err      error
-}
-
-// slot is a transfer under way. The library keeps the address of its memory: Go does not move what is on the heap, and the
-// slot keeps it from being freed.
-type slot struct {
-	request handle
-	buffers [][]byte
-	packed  []byte // where several buffers are one message
-}
-
-func (r *Ranks) end(peer, tag int, receives bool, q transport.Queue) *end {
-	e := &end{Ranks: r, peer: peer, tag: int32(tag), receives: receives, slots: make([]slot, q.Outstanding)}
-	if q.Bytes > math.MaxInt32 {
-		e.err = fmt.Errorf("a message of %d bytes is too large for MPI", q.Bytes)
-	}
-	return e
-}
-
-func (e *end) slot(n uint64) *slot { return &e.slots[n%uint64(len(e.slots))] }
-
-// message is the memory of the message.
-func (s *slot) message() []byte {
-	if len(s.buffers) == 1 {
-		return s.buffers[0]
-	}
-	return s.packed
-}
-
-// Post starts the next transfer.
-func (e *end) Post(buffers [][]byte) {
-	s := e.slot(e.posted)
-	e.posted++
-	s.buffers = buffers
-	message := s.pack(!e.receives)
-	if e.err != nil {
-		return
-	}
-	call, what := e.lib.isend, "MPI cannot send"
-	if e.receives {
-		call, what = e.lib.irecv, "MPI cannot receive"
-	}
-	e.err = e.lib.failed(what, call(unsafe.Pointer(unsafe.SliceData(message)), int32(len(message)), e.lib.bytes, int32(e.peer), e.tag, e.lib.world, &s.request))
-}
-
-// pack gives the memory of the message: the one buffer, or a copy of all.
-func (s *slot) pack(fill bool) []byte {
-	if len(s.buffers) == 1 {
-		return s.buffers[0]
-	}
-	size := 0
-	for _, b := range s.buffers {
-		size += len(b)
-	}
-	if len(s.packed) != size {
-		s.packed = make([]byte, size)
-	}
-	if fill {
-		at := s.packed
-		for _, b := range s.buffers {
-			at = at[copy(at, b):]
-		}
-	}
-	return s.packed
-}
-
-// progress completes the oldest transfers that have arrived or left.
-func (e *end) progress() {
-	for e.done < e.posted && e.err == nil {
-		s := e.slot(e.done)
-		done := int32(0)
-		if e.err = e.lib.failed("MPI cannot transfer a message", e.lib.test(&s.request, &done, unsafe.Pointer(&e.status))); e.err != nil || done == 0 {
-			return
-		}
-		if n := len(s.message()); e.receives && e.status.bytes != uint64(n) {
-			e.err = fmt.Errorf("a message has %d bytes, not %d", e.status.bytes, n)
-			return
-		}
-		if e.receives && len(s.buffers) != 1 {
-			from := s.packed
-			for _, b := range s.buffers {
-				from = from[copy(b, from):]
-			}
-		}
-		s.buffers = nil
-		e.done++
-	}
-}
-
-// Done tells whether transfer n is complete.
-func (e *end) Done(n uint64) bool {
-	if e.done <= n {
-		e.progress()
-	}
-	return e.done > n
-}
-
-// Wait polls, since MPI moves data in calls only: without a pause for a bounded time, then with pauses.
-func (e *end) Wait(n uint64) error {
-	if e.Done(n) {
-		return nil
-	}
-	e.waiting(e.peer)
-	defer e.waiting(-1)
-	start := time.Now()
-	pause := time.Duration(0)
-	for !e.Done(n) {
-		if e.err != nil {
-			return fmt.Errorf("rank %d: %w", e.peer, e.err)
-		}
-		select {
-		case <-e.stop:
-			return transport.ErrStopped
-		default:
-		}
-		if time.Since(start) > e.spin {
-			pause = min(pause+time.Microsecond, 100*time.Microsecond)
-			time.Sleep(pause)
-		}
-	}
-	return nil
 }

@@ -201,8 +201,8 @@ func wrong() error {
 func TestWrongLength(t *testing.T) {
 	out := under(t, 2, "wrong")
 	for _, want := range []string{
-		"message 0: rank 0: a message has 8 bytes, not 12", "message 1: rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
-		"message 2: rank 0: a message has 8 bytes, not 12", "message 3: rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
+		"message 0: from rank 0: a message has 8 bytes, not 12", "message 1: from rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
+		"message 2: from rank 0: a message has 8 bytes, not 12", "message 3: from rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)

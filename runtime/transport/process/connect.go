@@ -5,7 +5,6 @@ package process
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
@@ -36,7 +35,7 @@ type Config struct {
 type hello struct {
 	Magic    [8]byte
 	Token    [32]byte
-	Version  [32]byte // hash
+	Version  [32]byte // its first bytes
 	Plan     [32]byte
 	From, To uint32
 	Ranks    uint32
@@ -49,7 +48,8 @@ var (
 )
 
 func (c *Config) hello(to int) hello {
-	h := hello{Magic: helloMagic, Token: c.Token, Version: sha256.Sum256([]byte(c.Version)), Plan: c.Plan, From: uint32(c.Rank), To: uint32(to), Ranks: uint32(c.Ranks)}
+	h := hello{Magic: helloMagic, Token: c.Token, Plan: c.Plan, From: uint32(c.Rank), To: uint32(to), Ranks: uint32(c.Ranks)}
+	copy(h.Version[:], c.Version)
 	if c.Shared {
 		h.Ring = uint32(ringFor(c.Largest))
 	}
@@ -66,7 +66,7 @@ func (c *Config) check(h hello, from int) error {
 	case h.Magic != helloMagic || subtle.ConstantTimeCompare(h.Token[:], c.Token[:]) != 1 || int(h.To) != c.Rank:
 		return errStranger
 	case h.Version != want.Version:
-		return fmt.Errorf("rank %d is another version of the command", h.From)
+		return fmt.Errorf("rank %d has version %s of the command, and rank %d has version %s", h.From, bytes.TrimRight(h.Version[:], "\x00"), c.Rank, c.Version)
 	case h.Plan != want.Plan:
 		return fmt.Errorf("rank %d runs another program", h.From)
 	case h.Ranks != want.Ranks || h.Ring != want.Ring:
@@ -90,12 +90,13 @@ const longestPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 // Listen opens the socket of a rank.
 func Listen(c Config) (*Listener, error) {
-	if path := c.path(c.Rank); len(path) > longestPath {
+	path := c.path(c.Rank)
+	if len(path) > longestPath {
 		return nil, fmt.Errorf("rank %d cannot open its socket: the name %s has more than %d bytes; give TMPDIR a shorter one", c.Rank, path, longestPath)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.path(c.Rank), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("rank %d cannot open its socket: %w", c.Rank, cause(err))
+		return nil, fmt.Errorf("rank %d cannot open its socket %s: %w", c.Rank, path, cause(err))
 	}
 	return &Listener{c, l}, nil
 }

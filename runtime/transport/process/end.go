@@ -4,30 +4,60 @@ package process
 
 import "github.com/ppc-lang/ppc/runtime/transport"
 
-// sender is the first end of a queue. A transfer is done once its bytes are handed over. The receiver may have two rounds of
-// Outstanding transfers to take; more are held back here, so that what it keeps is bounded.
-type sender struct {
+// end is what both ends of a queue have.
+type end struct {
 	ranks   *Ranks
 	peer    *peer
 	tag     uint64
 	bytes   int
 	buffers [][][]byte // posted, by number
 	posted  uint64
-	started uint64 // given to the peer
 	done    uint64
-	acked   uint64 // taken by the receiver, as far as it has said
-	credit  uint64
+	credit  uint64 // how many transfers the sender may be ahead of what the receiver has taken
 }
 
-func newSender(p *Ranks, to *peer, tag uint64, q transport.Queue) *sender {
-	s := &sender{ranks: p, peer: to, tag: tag, bytes: q.Bytes, buffers: make([][][]byte, q.Outstanding), credit: 2 * uint64(q.Outstanding)}
+func newEnd(r *Ranks, at *peer, tag uint64, q transport.Queue) end {
+	return end{ranks: r, peer: at, tag: tag, bytes: q.Bytes, buffers: make([][][]byte, q.Outstanding), credit: 2 * uint64(q.Outstanding)}
+}
+
+// posting notes the buffers of the next transfer and returns its number.
+func (e *end) posting(buffers [][]byte) (n uint64) {
+	n = e.posted
+	e.buffers[n%uint64(len(e.buffers))] = buffers
+	e.posted++
+	return n
+}
+
+func (e *end) Done(n uint64) bool {
+	if e.done <= n {
+		e.ranks.progress()
+	}
+	return e.done > n
+}
+
+func (e *end) Wait(n uint64) error {
+	if e.done > n {
+		return nil
+	}
+	return e.ranks.wait(e.peer, &e.done, n)
+}
+
+// sender is the first end of a queue. A transfer is done once its bytes are handed over. The receiver may have two rounds of
+// Outstanding transfers to take; more are held back here, so that what it keeps is bounded.
+type sender struct {
+	end
+	started uint64 // given to the peer
+	acked   uint64 // taken by the receiver, as far as it has said
+}
+
+func newSender(r *Ranks, to *peer, tag uint64, q transport.Queue) *sender {
+	s := &sender{end: newEnd(r, to, tag, q)}
 	to.senders[tag] = s
 	return s
 }
 
 func (s *sender) Post(buffers [][]byte) {
-	s.buffers[s.posted%uint64(len(s.buffers))] = buffers
-	s.posted++
+	s.posting(buffers)
 	s.start()
 	s.peer.flush()
 }
@@ -40,41 +70,20 @@ func (s *sender) start() {
 	}
 }
 
-func (s *sender) Done(n uint64) bool {
-	if s.done <= n {
-		s.ranks.progress()
-	}
-	return s.done > n
-}
-
-func (s *sender) Wait(n uint64) error {
-	if s.done > n {
-		return nil
-	}
-	return s.ranks.wait(s.peer, &s.done, n)
-}
-
 // receiver is the other end. Transfers that come before they are posted are kept.
 type receiver struct {
-	ranks   *Ranks
-	peer    *peer
-	tag     uint64
-	bytes   int
-	buffers [][][]byte // posted, by number
-	posted  uint64
-	arrived uint64 // whole
-	done    uint64
-	credit  uint64
+	end
+	arrived uint64     // whole
 	early   [][][]byte // kept, by number
 	free    [][][]byte
 	kept    [][]byte // where the transfer that is arriving goes, if it is to be kept
 }
 
-func newReceiver(p *Ranks, from *peer, tag uint64, q transport.Queue) *receiver {
-	r := &receiver{ranks: p, peer: from, tag: tag, bytes: q.Bytes, buffers: make([][][]byte, q.Outstanding), credit: 2 * uint64(q.Outstanding)}
-	r.early = make([][][]byte, r.credit)
-	from.receivers[tag] = r
-	return r
+func newReceiver(r *Ranks, from *peer, tag uint64, q transport.Queue) *receiver {
+	e := &receiver{end: newEnd(r, from, tag, q)}
+	e.early = make([][][]byte, e.credit)
+	from.receivers[tag] = e
+	return e
 }
 
 // destination is where the next transfer goes.
@@ -125,24 +134,7 @@ func (r *receiver) take() {
 }
 
 func (r *receiver) Post(buffers [][]byte) {
-	n := r.posted
-	r.buffers[n%uint64(len(r.buffers))] = buffers
-	r.posted++
-	if n < r.arrived {
+	if n := r.posting(buffers); n < r.arrived {
 		r.unpack(n)
 	}
-}
-
-func (r *receiver) Done(n uint64) bool {
-	if r.done <= n {
-		r.ranks.progress()
-	}
-	return r.done > n
-}
-
-func (r *receiver) Wait(n uint64) error {
-	if r.done > n {
-		return nil
-	}
-	return r.ranks.wait(r.peer, &r.done, n)
 }
