@@ -16,6 +16,7 @@ type Plan struct {
 	Module       *ir.Module
 	NumStages    int
 	Degree       int // ranks per stage: rank r is on stage r / Degree and takes the (r mod Degree)th part of every micro-batch
+	Accumulate   int // batches of a step; rows and micro-batches are those of all of them
 	MicroBatches int
 	Schedule     string
 	WLag         int
@@ -410,6 +411,9 @@ type Frame struct {
 	Calls   []int // by operation: where the frame of the callee starts
 	Bytes   int
 }
+
+// Rounds reports whether the batches of a step run one behind the other, each in a round of its own.
+func (p *Plan) Rounds() bool { return p.Accumulate > 1 && p.Schedule == "gpipe" }
 
 // NeedsNorm reports whether the gradients of a step are looked at before the update.
 func (p *Plan) NeedsNorm() bool { return p.Clip.Norm > 0 || p.LossScale != nil }
