@@ -88,7 +88,7 @@ func (r *reader) programs() error {
 				return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 			}
 			for k, ref := range st.Inputs[i] {
-				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Slots != q.MicroBatches || !fitsInput(r.item(s, ref).Type, q, k)) {
+				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Lifetime != Loaded && st.Areas[ref.Area].Slots != q.MicroBatches || !fitsInput(r.item(s, ref).Type, q, k)) {
 					return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 				}
 			}
