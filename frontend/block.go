@@ -131,7 +131,8 @@ func (b *block) collect() {
 				b.errorf(diag.NotSupported, n.At, "the entry `%s` is not built yet", n.Text)
 			}
 			if trainOnly[n.Text] && b.decl.Kind != "train" {
-				b.errorf(diag.UnknownEntry, n.At, "the entry `%s` belongs in a train block", n.Text)
+				b.fail(diag.Errorf(diag.UnknownEntry, n.At, "the entry `%s` belongs in a train block", n.Text).
+					WithRepair("leave it out: this %s block trains nothing", b.decl.Kind))
 			}
 		}
 	}

@@ -127,7 +127,7 @@ cell A { construct(x) { return x } } // want `E0606: the file has no train, infe
 infer a {
     network = ReLU()
     input x: f32[2, 3]
-    optimizer = SGD(lr = 1) // want `E0601: the entry .optimizer. belongs in a train block`
+    optimizer = SGD(lr = 1) // want `E0601: the entry .optimizer. belongs in a train block; leave it out: this infer block trains nothing`
 }
 -----
 infer a {
