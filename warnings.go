@@ -21,9 +21,13 @@ func warnings(spec *plan.Spec, p *plan.Plan, o *Options) diag.List {
 				}
 			}
 		}
-		if p.NumStages > 1 && p.MicroBatches == 1 {
+		together, repair := p.MicroBatches, "give `micro_batch_num`, or -micro"
+		if p.Rounds() {
+			together, repair = p.MicroBatches/p.Accumulate, repair+"; with 1f1b batches follow each other without a gap"
+		}
+		if p.NumStages > 1 && together == 1 {
 			list.Add(diag.Warningf(diag.OneMicroBatch, diag.At(spec.MicroPos), "with one micro-batch the %d stages work one after the other: the predicted bubble is %.0f %%", p.NumStages, 100*p.Predicted.Bubble).
-				WithRepair("give `micro_batch_num`, or -micro"))
+				WithRepair("%s", repair))
 		}
 	}
 	whole := uncut(spec, p)

@@ -53,7 +53,7 @@ func (b *block) accumulate() {
 	if b.opts.Accumulate > 0 && b.decl.Kind == "train" {
 		spec.Accumulate, at = b.opts.Accumulate, b.decl.At
 	}
-	if most := plan.MaxMicroBatches / spec.MicroBatches; spec.Accumulate > most {
+	if most := max(1, plan.MaxMicroBatches/spec.MicroBatches); spec.Accumulate > most {
 		b.fail(diag.Errorf(diag.BadEntry, at, "%d batches of %d micro-batches are too many for a step, which has at most %d micro-batches",
 			spec.Accumulate, spec.MicroBatches, plan.MaxMicroBatches).WithRepair("accumulate at most %d batches", most))
 		spec.Accumulate = 1
