@@ -12,12 +12,16 @@ func TestNoAllocationInSteadyState(t *testing.T) {
 	for _, o := range []Options{
 		{File: "examples/mnist/mnist.pp"},
 		{File: "examples/mnist/mnist_interleaved.pp"},
+		{File: "examples/mnist/mnist.pp", Accumulate: 2, Schedule: "gpipe"},
 		{File: gptFile, Stages: 2},
 	} {
 		p := compileFile(t, o).Plan
 		path, steps := mnistData, 60
-		if o.File == gptFile {
+		switch {
+		case o.File == gptFile:
 			path, steps = gptData, 20
+		case o.Accumulate > 1:
+			steps /= o.Accumulate
 		}
 		var before, after gort.MemStats
 		runPlan(t, p, path, runtime.Options{

@@ -48,6 +48,7 @@ type Options struct {
 	Stages     int               // 0: what the file says
 	Devices    int               // ranks in all; 0: one per stage
 	Micro      int               // micro-batches; 0: what the file says
+	Accumulate int               // batches of a step; 0: what the file says
 	Schedule   string            // "": what the file says, else 1f1b
 	WLag       *int              // nil: DefaultWLag
 	Target     string            // chip, or "none" or "" for no kernels
@@ -81,7 +82,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, errs
 	}
 	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
-		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
+		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Accumulate: o.Accumulate, Seed: o.Seed,
 		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
 	})
 	if err := ctx.Err(); err != nil {
@@ -143,7 +144,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	p.Source = path.Base(o.File)
-	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p, o.WLag)...)}
+	r := &Result{Plan: p, Warnings: append(list, warnings(spec, p, &o)...)}
 	r.Timings = append([]passes.Timing{{Pass: "frontend", Seconds: elaborated}}, timings...)
 	if costs != nil {
 		generating := time.Now()

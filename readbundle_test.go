@@ -121,7 +121,7 @@ var words = regexp.MustCompile(`-?[A-Za-z0-9_]+`)
 func TestReadDamagedBundle(t *testing.T) {
 	t.Run("train", func(t *testing.T) { damage(t, smallBundle(t), 1) })
 	t.Run("folded", func(t *testing.T) {
-		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }"), 3)
+		damage(t, smallBundleWith(t, "stage_config = { fc1: 0, act: 1, tail: 1, fc2: 0 }\n    segment_config = { fc1: 0, act: 0, tail: 1, fc2: 1 }\n    accumulate = 2"), 3)
 	})
 	t.Run("infer", func(t *testing.T) {
 		files, err := plan.Files(inferenceOf(t, "micro_batch_num = 4\n    output_broadcast = true", Options{}), nil)
@@ -222,15 +222,15 @@ func fuzzBundle(f *testing.F, files []plan.File) {
 
 func discard(int) io.Writer { return io.Discard }
 
-// rowsFile stores rows that fit tied.pp.
+// rowsFile stores rows that fit tied.pp, for a step of two batches.
 func rowsFile(t testing.TB) string {
-	x := make([]float32, 8*4)
+	x := make([]float32, 16*4)
 	for i := range x {
 		x[i] = float32(i%7) / 7
 	}
 	name := filepath.Join(t.TempDir(), "data.npz")
 	err := data.WriteNPZ(name, []data.Array{
-		data.NewFloat32("x", []int{8, 4}, x), {Name: "label", DType: data.I32, Shape: []int{8}, Data: make([]byte, 32)},
+		data.NewFloat32("x", []int{16, 4}, x), {Name: "label", DType: data.I32, Shape: []int{16}, Data: make([]byte, 64)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -345,7 +345,7 @@ func TestSituationsInferred(t *testing.T) {
 	}
 }
 
-// A marked cell stays a call: one in each of the passes of its stage, however many micro-batches there are, and its code
+// A marked cell stays a call: one in each of the passes of its stage, however many micro-batches and batches there are, and its code
 // exists once although two stages run it. (The first one is another: nothing wants the gradient of its input.)
 func TestCallsOfMarkedCells(t *testing.T) {
 	src := `
@@ -369,8 +369,10 @@ train t {
     input y   : f32[16, 4]
 }
 `
-	for _, micro := range []int{1, 4, 16} {
-		p := compileFile(t, Options{File: "t.pp", Source: []byte(src), Micro: micro, LazyInline: "marked"}).Plan
+	for _, o := range []Options{{Micro: 1}, {Micro: 4}, {Micro: 16}, {Micro: 4, Accumulate: 2}, {Micro: 1, Accumulate: 5, Schedule: "gpipe"}} {
+		o.File, o.Source, o.LazyInline = "t.pp", []byte(src), "marked"
+		p := compileFile(t, o).Plan
+		micro := p.MicroBatches
 		var first []*ir.Func
 		for stage, c := range p.Programs[0].Chunks {
 			for pass, phase := range c.Phases {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/passes/schedule"
 	"github.com/ppc-lang/ppc/plan"
 )
 
@@ -199,5 +200,13 @@ func TestOneMicroBatchIsTold(t *testing.T) {
 	i := slices.IndexFunc(r.Warnings, func(d diag.Diagnostic) bool { return d.Code == diag.OneMicroBatch })
 	if i < 0 || !r.Warnings[i].Range.IsValid() || !strings.Contains(r.Warnings[i].Message, "%") || r.Warnings[i].Repair == "" {
 		t.Errorf("%v", r.Warnings)
+	}
+	// Rounds of one micro-batch are no better; a stream of batches is.
+	for _, o.Schedule = range schedule.Names {
+		o.Accumulate = 4
+		list := compileFile(t, o).Warnings
+		if told := slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.OneMicroBatch }); told != (o.Schedule == "gpipe") {
+			t.Errorf("%s: %v", o.Schedule, list)
+		}
 	}
 }

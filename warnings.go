@@ -8,8 +8,9 @@ import (
 	"github.com/ppc-lang/ppc/plan"
 )
 
-// warnings says what is legal in a compiled program and yet hardly meant. lag is what was asked for with an option, nil if nothing was.
-func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
+// warnings says what is legal in a compiled program and yet hardly meant, or asked for
+// with an option that has no effect.
+func warnings(spec *plan.Spec, p *plan.Plan, o *Options) diag.List {
 	var list diag.List
 	if spec.Kind == "train" {
 		for s, stage := range p.Stages {
@@ -20,9 +21,13 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 				}
 			}
 		}
-		if p.NumStages > 1 && p.MicroBatches == 1 {
+		together, repair := p.MicroBatches, "give `micro_batch_num`, or -micro"
+		if p.Rounds() {
+			together, repair = p.MicroBatches/p.Accumulate, repair+"; with 1f1b batches follow each other without a gap"
+		}
+		if p.NumStages > 1 && together == 1 {
 			list.Add(diag.Warningf(diag.OneMicroBatch, diag.At(spec.MicroPos), "with one micro-batch the %d stages work one after the other: the predicted bubble is %.0f %%", p.NumStages, 100*p.Predicted.Bubble).
-				WithRepair("give `micro_batch_num`, or -micro"))
+				WithRepair("%s", repair))
 		}
 	}
 	whole := uncut(spec, p)
@@ -38,9 +43,18 @@ func warnings(spec *plan.Spec, p *plan.Plan, lag *int) diag.List {
 		list.Add(diag.Warningf(diag.UncutParameters, diag.At(spec.ShardPos), "values that weight passes read stay whole on each rank: %s", abridged(names)).
 			WithRepair("in a product, a parameter as the right side is not read there"))
 	}
-	if lag != nil && *lag != p.WLag && p.Shares(plan.ShardGradients) {
+	switch lag := o.WLag; {
+	case lag == nil || *lag == p.WLag:
+	case p.Shares(plan.ShardGradients):
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.ShardPos), "ranks that share gradients out meet in weight passes, so none of these waits: the lag of %d has no effect", *lag).
 			WithRepair("-w-lag 0, or level 1"))
+	case p.Rounds():
+		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.Pos), "with gpipe no weight pass of a batch waits into the round of the next one: the lag of %d has no effect", *lag).
+			WithRepair("-w-lag 0, or -schedule 1f1b"))
+	}
+	if o.Accumulate > 0 && spec.Kind != "train" {
+		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.Pos), "an %s block has no optimizer: accumulating %d batches has no effect", spec.Kind, o.Accumulate).
+			WithRepair("leave -accumulate out"))
 	}
 	for _, e := range spec.Evals {
 		for _, q := range p.Programs[1:] {

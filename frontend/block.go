@@ -40,13 +40,13 @@ var entryNames = map[string]bool{
 	"stage_config": true, "interleave": true, "schedule": true, "lazy_inline": true, "dataset": true, "epochs": true,
 	"seed": true, "metrics": true, "layout": true, "output_broadcast": true, "feedback": true,
 	"segment_config": true, "every": false, "clip_norm": true, "clip_value": true,
-	"accumulate": false, "precision": false, "loss_scale": true,
+	"accumulate": true, "precision": false, "loss_scale": true,
 	"optimizer_shard": true, "gradients_mean": true, "dataset_strategy": true, "frozen": true,
 }
 
 // Entries that only some kinds of block have.
 var trainOnly = map[string]bool{"optimizer": true, "epochs": true, "micro_reduction": true, "clip_norm": true, "clip_value": true, "loss_scale": true,
-	"optimizer_shard": true, "gradients_mean": true, "frozen": true}
+	"optimizer_shard": true, "gradients_mean": true, "frozen": true, "accumulate": true}
 
 func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	name := decl.Name.Text
@@ -56,7 +56,7 @@ func (e *elaborator) newBlock(decl *syntax.Block) *block {
 	root := &instance{class: &class{decl: &syntax.Cell{Name: decl.Name}, file: e.main}, at: decl.At, placing: nowhere, placed: true,
 		members: map[string]value{}, memberAt: map[string]diag.Range{}, args: map[string]value{}}
 	b := &block{env: &env{elaborator: e, file: e.main, inst: root}, decl: decl, root: root, entries: map[string]*syntax.Assign{}}
-	b.spec = &plan.Spec{Name: name, Kind: decl.Kind, Pos: decl.At.Pos, Module: e.module, MicroBatches: 1, Reduction: "sum", Epochs: 1, Seed: 1}
+	b.spec = &plan.Spec{Name: name, Kind: decl.Kind, Pos: decl.At.Pos, Module: e.module, Accumulate: 1, MicroBatches: 1, Reduction: "sum", Epochs: 1, Seed: 1}
 	return b
 }
 
@@ -89,6 +89,7 @@ func (e *elaborator) block(decl *syntax.Block) *plan.Spec {
 		}
 	}
 	b.spec.Keyed = e.keyed
+	b.joinBatches()
 	return b.spec
 }
 
@@ -130,7 +131,8 @@ func (b *block) collect() {
 				b.errorf(diag.NotSupported, n.At, "the entry `%s` is not built yet", n.Text)
 			}
 			if trainOnly[n.Text] && b.decl.Kind != "train" {
-				b.errorf(diag.UnknownEntry, n.At, "the entry `%s` belongs in a train block", n.Text)
+				b.fail(diag.Errorf(diag.UnknownEntry, n.At, "the entry `%s` belongs in a train block", n.Text).
+					WithRepair("leave it out: this %s block trains nothing", b.decl.Kind))
 			}
 		}
 	}
@@ -150,6 +152,7 @@ func (b *block) settings() {
 	spec := b.spec
 	b.microBatches(spec, b.entries["micro_batch_num"])
 	b.micro = spec.MicroBatches
+	b.accumulate()
 	if n, at, ok := b.positive("stages", 1); ok {
 		b.stages = n
 		spec.Stages, spec.StagesPos = n, at.Pos

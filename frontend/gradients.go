@@ -2,9 +2,11 @@ package frontend
 
 import (
 	"math"
+	"slices"
 
 	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/frontend/syntax"
+	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 )
 
@@ -33,6 +35,42 @@ func (b *block) gradientSettings() {
 	}
 	if w, _, ok := b.word("dataset_strategy", "data_parallel", "full_batch"); ok {
 		spec.FullBatch = w == "full_batch"
+	}
+}
+
+// accumulate reads how many batches make a step.
+func (b *block) accumulate() {
+	spec, at := b.spec, b.decl.At
+	if s := b.entries["accumulate"]; s != nil {
+		at = s.Values[0].Range()
+		switch n, ok := b.whole(s.Values[0], "`accumulate`"); {
+		case ok && n < 1:
+			b.fail(diag.Errorf(diag.BadEntry, at, "a step has at least one batch, not %d", n).WithRepair("accumulate = 1, the default, is an update for every batch"))
+		case ok:
+			spec.Accumulate = n
+		}
+	}
+	if b.opts.Accumulate > 0 && b.decl.Kind == "train" {
+		spec.Accumulate, at = b.opts.Accumulate, b.decl.At
+	}
+	if most := max(1, plan.MaxMicroBatches/spec.MicroBatches); spec.Accumulate > most {
+		b.fail(diag.Errorf(diag.BadEntry, at, "%d batches of %d micro-batches are too many for a step, which has at most %d micro-batches",
+			spec.Accumulate, spec.MicroBatches, plan.MaxMicroBatches).WithRepair("accumulate at most %d batches", most))
+		spec.Accumulate = 1
+	}
+}
+
+// joinBatches makes one step of the batches that are accumulated: their rows follow each other, and so do their micro-batches. The
+// entry function, which is that of one micro-batch, is the same.
+func (b *block) joinBatches() {
+	spec := b.spec
+	spec.MicroBatches *= spec.Accumulate
+	for i := range spec.Inputs {
+		if in := &spec.Inputs[i]; !in.Whole {
+			shape := slices.Clone(in.Type.Shape)
+			shape[0] *= spec.Accumulate
+			in.Type = ir.Tensor(in.Type.DType, shape...)
+		}
 	}
 }
 

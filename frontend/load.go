@@ -20,13 +20,14 @@ import (
 
 // Options are what a caller may decide beside the text.
 type Options struct {
-	Block   string            // name of the pipeline block; "" when the file leaves no choice
-	Set     map[string]string // values of constants
-	Stages  int               // stage count; 0 when not given
-	Micro   int               // micro-batch count; 0 when not given
-	Seed    *uint32           // overrides the entry `seed`
-	Layout  string            // layout notation, NAME=NOTATION when there are several lists; replaces the entry `layout`
-	Unsplit bool              // build the block as one stage; marks are checked and left out
+	Block      string            // name of the pipeline block; "" when the file leaves no choice
+	Set        map[string]string // values of constants
+	Stages     int               // stage count; 0 when not given
+	Micro      int               // micro-batch count; 0 when not given
+	Accumulate int               // batches of a step of a train block; 0 when not given
+	Seed       *uint32           // overrides the entry `seed`
+	Layout     string            // layout notation, NAME=NOTATION when there are several lists; replaces the entry `layout`
+	Unsplit    bool              // build the block as one stage; marks are checked and left out
 
 	// Read returns the text of an imported file; its name is the path in the
 	// import joined to the folder of the importing file. nil refuses imports.

@@ -110,6 +110,7 @@ var order = []struct{ before, after, reason string }{
 	{"shardout", "memplan", "how long a weight pass may wait decides how many slots there are"},
 	{"sharedparam", "gradreduce", "the end of the step moves shared parameters"},
 	{"areas", "schedule", "messages exist once values have places"},
+	{"schedule", "memplan", "slots follow the order, and how long a weight pass may wait in it"},
 	{"schedule", "gradreduce", "the step ends behind the last weight pass"},
 	{"schedule", "broadcast", "results leave behind the passes"},
 	{"schedule", "feedback", "a token leaves behind the pass that makes it"},
@@ -246,8 +247,9 @@ func runDataParallel(s *state) error {
 		case i > 0:
 			s.degrees[i] = 1
 		default:
+			micro := q.MicroBatches / q.Accumulate
 			return diag.List{diag.Errorf(diag.BadDevices, diag.At(q.Pos), "the %d rows of a micro-batch of block %s cannot be shared out to the %d ranks of a stage", rows, q.Name, degree).
-				WithRepair("use a batch that is a multiple of %d, or %d devices%s", q.MicroBatches*degree, s.opt.Stages*commonDivisor(rows, degree), fewer(rows*q.MicroBatches, q.MicroBatches, degree))}
+				WithRepair("use a batch that is a multiple of %d, or %d devices%s", micro*degree, s.opt.Stages*commonDivisor(rows, degree), fewer(rows*micro, micro, degree))}
 		}
 		results := s.buffers(i).Result
 		f, folds, errs := dataparallel.Run(s.entries[i], rows, s.degrees[i], whole, results, q.Feedback != nil)
@@ -383,7 +385,7 @@ func runSplit(s *state) error {
 
 func runAreas(s *state) error {
 	p := &plan.Plan{
-		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degrees[0], MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
+		Name: s.spec.Name, Module: s.spec.Module, NumStages: s.opt.Stages, Degree: s.degrees[0], Accumulate: s.spec.Accumulate, MicroBatches: s.spec.MicroBatches, Schedule: s.opt.Schedule,
 		WLag: min(s.opt.WLag, s.spec.MicroBatches), Reduction: s.spec.Reduction, Seed: s.spec.Seed, Target: "none",
 		Epochs: s.spec.Epochs, Optimizer: s.spec.Optimizer, Clip: s.spec.Clip, LossScale: s.spec.LossScale,
 		ShardSize: s.shard, GradientsSum: s.spec.GradientsSum, FullBatch: s.spec.FullBatch,
@@ -398,7 +400,14 @@ func runAreas(s *state) error {
 
 func runSchedule(s *state) error {
 	for _, q := range s.plan.Programs {
-		schedule.Run(q, s.opt.Schedule, s.opt.Stages)
+		batches := 1
+		if q.Train {
+			batches = s.plan.Accumulate
+		}
+		schedule.Run(q, s.opt.Schedule, s.opt.Stages, batches)
+	}
+	if s.plan.Rounds() {
+		s.plan.WLag = 0 // a weight pass that waits into the next round keeps what a micro-batch more needs
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ type Plan struct {
 	Module       *ir.Module
 	NumStages    int
 	Degree       int // ranks per stage: rank r is on stage r / Degree and takes the (r mod Degree)th part of every micro-batch
+	Accumulate   int // batches of a step; rows and micro-batches are those of all of them
 	MicroBatches int
 	Schedule     string
 	WLag         int
@@ -291,13 +292,14 @@ const (
 	GradForW           // received gradient or made by I, dead after W
 	Lent               // received or made by a chunk, dead after the last pass of any chunk of the stage that reads it
 	Stored             // made by F, dead when it has been copied to a buffer right behind
+	Loaded             // inputs: read from the data before the first pass of the stage that reads them, dead after the last
 )
 
-var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "lent", "stored"}
+var lifetimeNames = [...]string{"static", "per_micro", "recv_f", "send_f", "saved_i", "saved_w", "recv_b", "send_b", "grad_w", "lent", "stored", "loaded"}
 
-// Touched tells which actions of a program write and read the items of an area of its stage. It is how long values live that
-// several chunks share.
-func (q *Program) Touched(stage, area int) (writes, reads func(Action) bool) {
+// Touched tells which actions of a program write and read the items of an area of a stage. It is how long values live that
+// several chunks share. What is loaded is written where it is read first, so whatever reads it may write it.
+func (p *Plan) Touched(q *Program, stage, area int) (writes, reads func(Action) bool) {
 	in := func(refs []Ref) bool {
 		return slices.ContainsFunc(refs, func(r Ref) bool { return r.Area == area })
 	}
@@ -320,6 +322,9 @@ func (q *Program) Touched(stage, area int) (writes, reads func(Action) bool) {
 		return a.Kind.IsRecv() && !a.Kind.IsShared() && received[a.Message]
 	}
 	reads = func(a Action) bool { return a.Kind <= WeightGrad && read[a.Chunk][a.Kind] }
+	if p.Stages[stage].Areas[area].Lifetime == Loaded {
+		return reads, reads
+	}
 	return writes, reads
 }
 
@@ -410,6 +415,9 @@ type Frame struct {
 	Calls   []int // by operation: where the frame of the callee starts
 	Bytes   int
 }
+
+// Rounds reports whether the batches of a step run one behind the other, each in a round of its own.
+func (p *Plan) Rounds() bool { return p.Accumulate > 1 && p.Schedule == "gpipe" }
 
 // NeedsNorm reports whether the gradients of a step are looked at before the update.
 func (p *Plan) NeedsNorm() bool { return p.Clip.Norm > 0 || p.LossScale != nil }

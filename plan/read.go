@@ -21,12 +21,14 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 )
 
-// Bounds of what a bundle may ask for.
+// MaxMicroBatches bounds the micro-batches of a step.
+const MaxMicroBatches = 1 << 20
+
+// Further bounds of what a bundle may ask for.
 const (
 	maxFileBytes = 1 << 28
 	maxStages    = 1 << 12
 	maxRanks     = 1 << 16
-	maxMicro     = 1 << 20
 	maxBytes     = 1 << 46
 )
 
@@ -194,8 +196,12 @@ func (r *reader) header() error {
 	if d.Epochs < 1 {
 		return fmt.Errorf("%s: %d epochs", planFile, d.Epochs)
 	}
+	accumulate := max(d.Accumulate, 1)
+	if d.Accumulate < 0 || d.MicroBatches < 1 || d.MicroBatches%accumulate != 0 {
+		return fmt.Errorf("%s: %d micro-batches in %d batches", planFile, d.MicroBatches, d.Accumulate)
+	}
 	r.p = &Plan{
-		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
+		Name: d.Name, Source: d.Source, NumStages: d.Stages, Degree: d.Degree, Accumulate: accumulate, MicroBatches: d.MicroBatches, Schedule: d.Schedule, WLag: d.WLag, Reduction: d.Reduction,
 		Seed: d.Seed, Target: d.Target, Epochs: d.Epochs, Clip: d.Clip, LossScale: d.LossScale, ShardSize: d.ShardSize, GradientsSum: d.GradientsSum, FullBatch: d.FullBatch, Predicted: Prediction{d.Predicted.Makespan, d.Predicted.Bubble, d.Predicted.Busy},
 	}
 	if !slices.Equal(d.Axes, r.p.Axes()) {
@@ -342,7 +348,7 @@ func (r *reader) stages() error {
 		st := &Stage{}
 		for _, a := range d.Areas {
 			l := slices.Index(lifetimeNames[:], a.Lifetime)
-			if l < 0 || !slices.Contains(Classes, a.Class) || a.Slots < 1 || a.Slots > maxMicro || a.Program < -1 || a.Program >= len(r.doc.Programs) {
+			if l < 0 || !slices.Contains(Classes, a.Class) || a.Slots < 1 || a.Slots > MaxMicroBatches || a.Program < -1 || a.Program >= len(r.doc.Programs) {
 				return fmt.Errorf("%s: an area is malformed", planFile)
 			}
 			st.Areas = append(st.Areas, Area{Class: a.Class, Lifetime: Lifetime(l), Program: a.Program, Chunk: a.Chunk, Slots: a.Slots})

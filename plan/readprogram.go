@@ -11,7 +11,7 @@ import (
 
 func (r *reader) programs() error {
 	for i, d := range r.doc.Programs {
-		if d.Batch < 1 || d.MicroBatches < 1 || d.MicroBatches > maxMicro || d.Batch%d.MicroBatches != 0 || d.Rest >= len(r.doc.Programs) || d.Rest < -1 {
+		if d.Batch < 1 || d.MicroBatches < 1 || d.MicroBatches > MaxMicroBatches || d.Batch%d.MicroBatches != 0 || d.Rest >= len(r.doc.Programs) || d.Rest < -1 {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
 		}
 		if d.Train && (i > 0 || r.p.Optimizer == nil) || d.Rest >= 0 && (d.Train || d.Rest != i+1) {
@@ -19,6 +19,9 @@ func (r *reader) programs() error {
 		}
 		if d.Infer && (d.Train || i > 0 || d.Rest >= 0 || d.Degree != r.p.Degree) {
 			return fmt.Errorf("%s: program %s is malformed", planFile, d.Name)
+		}
+		if a := r.p.Accumulate; i == 0 && a > 1 && (!d.Train || d.Batch%a != 0) {
+			return fmt.Errorf("%s: the %d rows of program %s are not %d batches", planFile, d.Batch, d.Name, a)
 		}
 		q := &Program{Name: d.Name, Train: d.Train, Infer: d.Infer, Batch: d.Batch, Degree: d.Degree, MicroBatches: d.MicroBatches, Rest: d.Rest, Results: d.Results, Dataset: d.Dataset, Feedback: d.Feedback}
 		if q.Degree != 1 && q.Degree != r.p.Degree || d.MicroBatches < 1 || d.Batch%(d.MicroBatches*q.Degree) != 0 {
@@ -85,7 +88,7 @@ func (r *reader) programs() error {
 				return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 			}
 			for k, ref := range st.Inputs[i] {
-				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Slots != q.MicroBatches || !fitsInput(r.item(s, ref).Type, q, k)) {
+				if ref.Item >= 0 && (r.item(s, ref) == nil || st.Areas[ref.Area].Lifetime != Loaded && st.Areas[ref.Area].Slots != q.MicroBatches || !fitsInput(r.item(s, ref).Type, q, k)) {
 					return fmt.Errorf("%s: inputs of stage %d do not fit %s", planFile, s, d.Name)
 				}
 			}

@@ -27,6 +27,9 @@ type Spec struct {
 	// Feedback, of an infer block, makes its input a result of the pass before.
 	Feedback *Feedback
 
+	// Accumulate is the number of batches of a step: their gradients are added up before the optimizer runs. Inputs and
+	// MicroBatches are those of all of them; only schedules and messages for people go by batches.
+	Accumulate    int
 	Inputs        []Input
 	MicroBatches  int
 	MicroPos      ir.Pos

@@ -47,6 +47,7 @@ type (
 		Module       string            `yaml:"module"`
 		Stages       int               `yaml:"stages"`
 		Degree       int               `yaml:"degree"`
+		Accumulate   int               `yaml:"accumulate,omitempty"` // from 2 on
 		MicroBatches int               `yaml:"micro_batches"`
 		Schedule     string            `yaml:"schedule"`
 		WLag         int               `yaml:"w_lag"`
@@ -265,6 +266,9 @@ func document(p *Plan) *planDoc {
 		Version: Version, Name: p.Name, Source: p.Source, Module: p.Module.Name, Stages: p.NumStages, Degree: p.Degree, MicroBatches: p.MicroBatches, Schedule: p.Schedule,
 		WLag: p.WLag, Reduction: p.Reduction, Seed: p.Seed, Target: p.Target, Epochs: p.Epochs, Clip: p.Clip, LossScale: p.LossScale, ShardSize: p.ShardSize, Axes: p.Axes(), GradientsSum: p.GradientsSum, FullBatch: p.FullBatch,
 		Predicted: predictionDoc{p.Predicted.Makespan, p.Predicted.Bubble, p.Predicted.Busy},
+	}
+	if p.Accumulate > 1 {
+		d.Accumulate = p.Accumulate
 	}
 	if o := p.Optimizer; o != nil {
 		d.Optimizer = &optimizerDoc{o.Name, o.Func.Name, o.States, o.Scalars, o.Groups}

@@ -47,9 +47,10 @@ type rankProgram struct {
 	*plan.Program
 	index   int
 	actions []rankAction
-	inputs  []inputBuffer
+	inputs  []*inputBuffer
 	outputs []outputBuffer
 	step    uint64                // steps of this program so far
+	rows    rows                  // of the batches of the step
 	links   map[int]transport.End // of this rank, by number among messages and then shared messages
 	ends    []transfer            // the last transfer of a step on each link of this rank
 }
@@ -59,8 +60,9 @@ type rankAction struct {
 	plan.Action
 	transfer
 	buffers [][]byte
-	stores  []store    // of a forward action: new values of buffers
-	wants   []transfer // of a compute action: received messages, and sends whose buffer it writes again
+	loads   []*inputBuffer // of a pass: inputs that it is the first to read
+	stores  []store        // of a forward action: new values of buffers
+	wants   []transfer     // of a compute action: received messages, and sends whose buffer it writes again
 }
 
 // transfer is the nth of perStep in a step on a link.
@@ -74,6 +76,15 @@ type inputBuffer struct {
 	column int
 	typ    ir.Type // of a micro-batch
 	micros [][]byte
+	loaded bool // by the passes, not before the step
+}
+
+// rows are those of a step that a rank has in the data.
+type rows struct {
+	data    *data.Dataset
+	first   int
+	replica int
+	full    bool // all rows are read, and others' thrown away
 }
 
 type outputBuffer struct {
@@ -137,11 +148,16 @@ func (r *rank) prepare() int {
 			if ref.Item < 0 {
 				continue
 			}
-			in := inputBuffer{column: k, typ: st.Areas[ref.Area].Items[ref.Item].Type}
+			a := &st.Areas[ref.Area]
+			in := &inputBuffer{column: k, typ: a.Items[ref.Item].Type, loaded: a.Lifetime == plan.Loaded}
 			for m := range q.MicroBatches {
-				in.micros = append(in.micros, r.dev.Buffer(ref, m))
+				in.micros = append(in.micros, r.dev.Buffer(ref, slot(ref, m)))
 			}
 			p.inputs = append(p.inputs, in)
+			if in.loaded {
+				_, reads := r.plan.Touched(q, r.stage, ref.Area)
+				p.loadedBy(in, reads)
+			}
 		}
 		for k, o := range q.Outputs {
 			ref, ok := q.OutputOn(r.stage, k)
@@ -191,26 +207,25 @@ func (a *rankAction) tensors(r *rank, list []plan.Tensor, slot func(plan.Ref) in
 	}
 }
 
-// load reads the rows of a batch that a rank has into its input buffers.
-func (p *rankProgram) load(d *data.Dataset, row, replica int, full bool) error {
-	n := p.Batch / p.MicroBatches
-	rows := n / p.Degree
-	if full {
-		return p.loadAll(d, row, replica)
+// loadedBy lets an input be read, for each micro-batch, before the first pass that needs it.
+func (p *rankProgram) loadedBy(in *inputBuffer, reads func(plan.Action) bool) {
+	done := make([]bool, p.MicroBatches)
+	for i := range p.actions {
+		if a := &p.actions[i]; reads(a.Action) && !done[a.Micro] {
+			a.loads, done[a.Micro] = append(a.loads, in), true
+		}
 	}
+}
+
+// load says which rows the next step has, and reads those that do not wait for their pass.
+func (p *rankProgram) load(d *data.Dataset, row, replica int, full bool) error {
+	p.rows = rows{data: d, first: row, replica: replica, full: full}
 	for _, in := range p.inputs {
-		for m, b := range in.micros {
-			var err error
-			at := row + m*n + replica*rows
-			switch elems := in.typ.Elems(); in.typ.DType {
-			case ir.F32:
-				err = d.FillFloat32(at, rows, in.column, floats(b)[:elems])
-			case ir.Bool:
-				err = d.FillBool(at, rows, in.column, b[:elems])
-			default:
-				err = d.FillInt32(at, rows, in.column, ints(b)[:elems])
-			}
-			if err != nil {
+		if in.loaded {
+			continue
+		}
+		for m := range in.micros {
+			if err := p.read(in, m); err != nil {
 				return err
 			}
 		}
@@ -218,28 +233,43 @@ func (p *rankProgram) load(d *data.Dataset, row, replica int, full bool) error {
 	return nil
 }
 
-// loadAll reads all rows of a batch and keeps those of this rank.
-func (p *rankProgram) loadAll(d *data.Dataset, row, replica int) error {
-	n := p.Batch / p.MicroBatches
-	for _, in := range p.inputs {
-		elems := in.typ.Elems()
-		for m, b := range in.micros {
-			if in.typ.DType == ir.F32 {
-				all := make([]float32, elems*p.Degree)
-				if err := d.FillFloat32(row+m*n, n, in.column, all); err != nil {
-					return err
-				}
-				copy(floats(b), all[replica*elems:][:elems])
-				continue
-			}
-			all := make([]int32, elems*p.Degree)
-			if err := d.FillInt32(row+m*n, n, in.column, all); err != nil {
-				return err
-			}
-			copy(ints(b), all[replica*elems:][:elems])
+// loads reads the inputs that a pass is the first to need.
+func (p *rankProgram) loads(a *rankAction) error {
+	for _, in := range a.loads {
+		if err := p.read(in, a.Micro); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// read fills an input with the rows that the rank has of a micro-batch.
+func (p *rankProgram) read(in *inputBuffer, micro int) error {
+	n := p.Batch / p.MicroBatches
+	own := n / p.Degree
+	at, b := p.rows.first+micro*n, in.micros[micro]
+	if !p.rows.full {
+		return p.fill(in, b, at+p.rows.replica*own, own)
+	}
+	size := in.typ.Bytes()
+	all := make([]byte, size*p.Degree)
+	if err := p.fill(in, all, at, n); err != nil {
+		return err
+	}
+	copy(b, all[p.rows.replica*size:][:size])
+	return nil
+}
+
+// fill puts rows of the data into memory.
+func (p *rankProgram) fill(in *inputBuffer, b []byte, row, count int) error {
+	elems := in.typ.Elems() / (p.Batch / p.MicroBatches / p.Degree) * count
+	switch in.typ.DType {
+	case ir.F32:
+		return p.rows.data.FillFloat32(row, count, in.column, floats(b)[:elems])
+	case ir.Bool:
+		return p.rows.data.FillBool(row, count, in.column, b[:elems])
+	}
+	return p.rows.data.FillInt32(row, count, in.column, ints(b)[:elems])
 }
 
 // floats and ints look at device memory as numbers, raw at numbers as memory; the plan aligns buffers.
@@ -316,6 +346,9 @@ func (r *rank) action(p *rankProgram, a *rankAction) error {
 				return err
 			}
 		}
+		if err := p.loads(a); err != nil {
+			return err
+		}
 		if a.Kind == plan.Forward {
 			return r.forward(p, a)
 		}
@@ -324,6 +357,9 @@ func (r *rank) action(p *rankProgram, a *rankAction) error {
 		}
 		return nil
 	case plan.WeightGrad:
+		if err := p.loads(a); err != nil {
+			return err
+		}
 		at := 0
 		for at < len(r.pending) && r.pending[at].Chunk != a.Chunk {
 			at++

@@ -53,7 +53,7 @@ func (r *runner) fitsPlan() error {
 		wrong(fmt.Sprintf("-seed %d", c.Seed), "the checkpoint is of the seed %d, this run has %d: its random numbers would be others", c.Seed, r.opt.Seed)
 	}
 	if c.Data.Batch != q.Batch {
-		wrong(fmt.Sprintf("use batches of %d rows", c.Data.Batch), "the checkpoint is of batches of %d rows, this run has %d: it would go on with other rows", c.Data.Batch, q.Batch)
+		wrong(fmt.Sprintf("let the batches of a step have %d rows", c.Data.Batch), "a step of the checkpoint takes %d rows, one of this run %d: it would go on with other rows", c.Data.Batch, q.Batch)
 	}
 	if rows := r.datasets[0].Rows(); c.Data.Rows != rows {
 		wrong("give the data that it was trained with", "the checkpoint is of data with %d rows, this run has %d: it would go on with other rows", c.Data.Rows, rows)

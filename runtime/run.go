@@ -274,7 +274,7 @@ func (r *runner) openData() error {
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
-		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
+		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than %s", q.Name, rows, stepRows(r.plan, "one batch"))
 	}
 	if !q.Train {
 		return nil
@@ -288,9 +288,18 @@ func (r *runner) openData() error {
 		r.total = min(r.total, r.opt.Steps)
 	}
 	if left := rows % q.Batch; left > 0 && r.opt.Notice != nil && r.total >= r.perEpoch {
-		r.opt.Notice(fmt.Sprintf("training drops the last %d of %d rows of an epoch: they do not fill a batch of %d", left, rows, q.Batch))
+		r.opt.Notice(fmt.Sprintf("training drops the last %d of %d rows of an epoch: they do not fill %s", left, rows, stepRows(r.plan, "a batch")))
 	}
 	return nil
+}
+
+// stepRows says what a step takes of the data: one batch, in the words given, or several.
+func stepRows(p *plan.Plan, one string) string {
+	rows := p.Programs[0].Batch / p.Accumulate
+	if p.Accumulate == 1 {
+		return fmt.Sprintf("%s of %d", one, rows)
+	}
+	return fmt.Sprintf("the %d batches of %d of a step", p.Accumulate, rows)
 }
 
 // badData reports data that a run cannot use.

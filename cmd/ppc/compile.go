@@ -50,7 +50,11 @@ func (a *app) compileCommand() *cli.Command {
 			a.table(r)
 			if c.Bool("stats") {
 				s := r.Plan.Stats()
-				fmt.Fprintf(a.out, "%d functions with %d calls and %d operations; %d operations run in a step\n", s.Functions, s.Calls, s.Ops, s.Executed)
+				step := "a step"
+				if n := r.Plan.Accumulate; n > 1 {
+					step = fmt.Sprintf("a step of %d batches", n)
+				}
+				fmt.Fprintf(a.out, "%d functions with %d calls and %d operations; %d operations run in %s\n", s.Functions, s.Calls, s.Ops, s.Executed, step)
 			}
 			fmt.Fprintf(a.out, "bundle: %s\n", dir)
 			return nil
@@ -81,7 +85,8 @@ type sendJSON struct {
 type summaryJSON struct {
 	Stages       []stageJSON `json:"stages"`
 	Schedule     string      `json:"schedule"`
-	MicroBatches int         `json:"micro_batches"`
+	Accumulate   int         `json:"accumulate"`
+	MicroBatches int         `json:"micro_batches"` // of a step
 	Axes         []plan.Axis `json:"axes"`
 	Target       string      `json:"target"`
 	Makespan     number      `json:"makespan"`
@@ -93,7 +98,7 @@ type summaryJSON struct {
 func summary(r *ppc.Result) summaryJSON {
 	p := r.Plan
 	out := summaryJSON{
-		Schedule: p.Schedule, MicroBatches: p.MicroBatches, Axes: p.Axes(), Target: p.Target,
+		Schedule: p.Schedule, Accumulate: p.Accumulate, MicroBatches: p.MicroBatches, Axes: p.Axes(), Target: p.Target,
 		Makespan: number(p.Predicted.Makespan), Bubble: number(p.Predicted.Bubble), CompileS: r.Seconds,
 	}
 	q := p.Programs[0]
@@ -166,8 +171,12 @@ func (a *app) table(r *ppc.Result) {
 	if device == "none" {
 		device = plan.CPU.Device
 	}
-	fmt.Fprintf(a.out, "schedule %s, %d micro-batches; predicted on %s: step %.3f ms, bubble %.1f %%\n",
-		p.Schedule, p.MicroBatches, device, p.Predicted.Makespan*1e3, p.Predicted.Bubble*100)
+	step := fmt.Sprintf("%d micro-batches", p.MicroBatches)
+	if p.Accumulate > 1 {
+		step = fmt.Sprintf("%d batches of %d micro-batches", p.Accumulate, p.MicroBatches/p.Accumulate)
+	}
+	fmt.Fprintf(a.out, "schedule %s, %s; predicted on %s: step %.3f ms, bubble %.1f %%\n",
+		p.Schedule, step, device, p.Predicted.Makespan*1e3, p.Predicted.Bubble*100)
 }
 
 // cells shortens a long list.

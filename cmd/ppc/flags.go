@@ -22,6 +22,7 @@ func compileFlags() []cli.Flag {
 		&cli.IntFlag{Name: "stages", Usage: "number of pipeline stages", HideDefault: true},
 		&cli.IntFlag{Name: "devices", Usage: "number of devices, a multiple of the stages: each stage has as many ranks, which share its micro-batches", HideDefault: true},
 		&cli.IntFlag{Name: "micro", Usage: "number of micro-batches", HideDefault: true},
+		&cli.IntFlag{Name: "accumulate", Usage: "number of batches whose gradients are added up before the optimizer runs", HideDefault: true},
 		&cli.StringFlag{Name: "schedule", Usage: "gpipe or 1f1b (default 1f1b)"},
 		&cli.IntFlag{Name: "w-lag", Usage: "how many micro-batches a weight pass may wait", Value: ppc.DefaultWLag},
 		&cli.StringFlag{Name: "target", Usage: "chip: 910b1, 910b2, 910b3, 910b4, 910c, or none"},
@@ -42,10 +43,10 @@ func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) 
 	}
 	o := ppc.Options{
 		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) },
-		Block: c.String("block"), Stages: c.Int("stages"), Devices: c.Int("devices"), Micro: c.Int("micro"), Schedule: c.String("schedule"),
+		Block: c.String("block"), Stages: c.Int("stages"), Devices: c.Int("devices"), Micro: c.Int("micro"), Accumulate: c.Int("accumulate"), Schedule: c.String("schedule"),
 		Target: target, Layout: c.String("layout"), Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
 	}
-	for _, n := range []string{"stages", "devices", "micro"} {
+	for _, n := range []string{"stages", "devices", "micro", "accumulate"} {
 		if c.IsSet(n) && c.Int(n) < 1 {
 			return o, usagef("-%s is %d; it must be at least 1", n, c.Int(n))
 		}

@@ -28,7 +28,7 @@ func (a *app) checkCommand() *cli.Command {
 				return err
 			}
 			list := frontend.Check(name, o.Source, frontend.Options{
-				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Seed: o.Seed,
+				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Accumulate: o.Accumulate, Seed: o.Seed,
 				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
 			})
 			if err := ctx.Err(); err != nil {

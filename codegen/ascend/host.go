@@ -302,7 +302,8 @@ func (s *stageEmitter) hostProgram(w *code, index int, q *plan.Program) error {
 		w.line("program.messages.push_back({%d, %d, %d, %d, %t, {%s}});", from, to, m.Window, m.From, m.Backward, strings.Join(tensors, ", "))
 	}
 	for k, ref := range s.plan.Stages[s.stage].Inputs[index] {
-		w.line("program.inputs.push_back({%q, %s});", q.Inputs[k].Name, s.place(ref))
+		loaded := ref.Item >= 0 && s.plan.Stages[s.stage].Areas[ref.Area].Lifetime == plan.Loaded
+		w.line("program.inputs.push_back({%q, %s, %t});", q.Inputs[k].Name, s.place(ref), loaded)
 	}
 	value := 0
 	for _, r := range q.Results {

@@ -314,10 +314,13 @@ func gradients(p *plan.Plan, q *plan.Program) error {
 func slots(p *plan.Plan, q *plan.Program) error {
 	for s, st := range p.Stages {
 		for k, a := range st.Areas {
-			if a.Program < 0 || p.Programs[a.Program] != q || a.Chunk < 0 {
+			if a.Program < 0 || p.Programs[a.Program] != q || a.Chunk < 0 && a.Lifetime != plan.Loaded {
 				continue
 			}
-			if a.Lifetime == plan.Lent {
+			if a.Lifetime == plan.Loaded && (!q.Train || a.Class != plan.InputsOf || leaves(q, s, k)) {
+				return fmt.Errorf("stage %d: what is loaded pass by pass is an input of a training program that only passes read", s)
+			}
+			if a.Lifetime == plan.Lent || a.Lifetime == plan.Loaded {
 				if err := lent(p, q, s, k); err != nil {
 					return err
 				}
@@ -357,11 +360,21 @@ func slots(p *plan.Plan, q *plan.Program) error {
 	return nil
 }
 
+// leaves reports whether something of an area is sent, or is a result.
+func leaves(q *plan.Program, stage, area int) bool {
+	for r := range q.Sent(stage) {
+		if r.Area == area {
+			return true
+		}
+	}
+	return slices.ContainsFunc(q.Outputs, func(o plan.Output) bool { return o.Stage == stage && o.Ref.Area == area })
+}
+
 // lent: what several chunks of a stage share is not written before the micro-batch whose slot it takes has been read for
 // the last time: an action that writes finds no reader of an older micro-batch of its slot behind it, and no weight
 // pass that may still wait.
 func lent(p *plan.Plan, q *plan.Program, s, area int) error {
-	writes, reads := q.Touched(s, area)
+	writes, reads := p.Touched(q, s, area)
 	list, slots := q.Actions[s], p.Stages[s].Areas[area].Slots
 	oldest := make([]int, len(list)+1) // the oldest micro-batch read from here on
 	oldest[len(list)] = q.MicroBatches
@@ -387,7 +400,7 @@ func lent(p *plan.Plan, q *plan.Program, s, area int) error {
 			limit = min(limit, micro)
 		}
 		if writes(a) && a.Micro-slots >= limit {
-			return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, a.Micro, plan.Lent, a.Micro-slots)
+			return fmt.Errorf("stage %d: micro-batch %d would overwrite buffers (%s) that micro-batch %d still needs", s, a.Micro, p.Stages[s].Areas[area].Lifetime, a.Micro-slots)
 		}
 	}
 	return nil

@@ -123,6 +123,26 @@ func (q *Program) sameStage(x partition.Crossing) bool {
 	return q.Chunks[x.From].Stage == q.Chunks[x.To].Stage
 }
 
+// leaves reports whether an input is sent from a stage as it is, or is a result.
+func (q *Program) leaves(input ir.ValueID, stage int) bool {
+	for _, x := range q.Crossings {
+		if q.Chunks[x.From].Stage == stage && !q.sameStage(x) && q.Parts[x.From].Local[x.Value] == input {
+			return true
+		}
+	}
+	for _, v := range q.Func.Results[:q.Results] {
+		if v == input {
+			return true
+		}
+		for _, part := range q.Parts {
+			if root, ok := part.Local[v]; ok && root == input && q.Chunks[part.Chunk].Stage == stage {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // ReadStages gives, per read of a parameter, the stage whose weight pass accumulates it.
 func (q *Program) ReadStages() []int {
 	stages := make([]int, len(q.Reads))
@@ -328,7 +348,11 @@ func (b *builder) chunk(index int, q *Program, part *partition.Part) map[ir.Valu
 			panic("memplan: the value of a parameter leaves its chunk")
 		case rec.Op == nil && rec.Index < q.Inputs:
 			if ref := b.plan.Stages[stage].Inputs[index][rec.Index]; ref.Item < 0 {
-				b.plan.Stages[stage].Inputs[index][rec.Index] = b.item(stage, areaKey{index, -1, plan.PerMicro, plan.InputsOf}, it)
+				k := areaKey{index, -1, plan.PerMicro, plan.InputsOf}
+				if q.Train && b.plan.Accumulate > 1 && !q.leaves(root, stage) {
+					k.lifetime = plan.Loaded // memory for the inputs of one batch, not of all
+				}
+				b.plan.Stages[stage].Inputs[index][rec.Index] = b.item(stage, k, it)
 			}
 			refs[root] = b.plan.Stages[stage].Inputs[index][rec.Index]
 			return

@@ -30,8 +30,8 @@ func Slots(p *plan.Plan, windows [][]int) {
 				a.Slots = q.MicroBatches
 			case plan.Stored:
 				a.Slots = 1
-			case plan.Lent:
-				a.Slots = lent(q, s, i, p.WLag)
+			case plan.Lent, plan.Loaded:
+				a.Slots = lent(p, q, s, i)
 			case plan.FToSend, plan.IToSend:
 				a.Slots = need[s][i]
 			default:
@@ -97,8 +97,8 @@ func alive(actions []plan.Action, chunk int, l plan.Lifetime, lag int) int {
 
 // lent is the least number of slots with which no micro-batch is written, in the order of the list, before the one whose
 // slot it takes has been read for the last time.
-func lent(q *plan.Program, stage, area, lag int) int {
-	writes, reads := q.Touched(stage, area)
+func lent(p *plan.Plan, q *plan.Program, stage, area int) int {
+	writes, reads := p.Touched(q, stage, area)
 	list := q.Actions[stage]
 	begin, end := make([]int, q.MicroBatches), make([]int, q.MicroBatches)
 	for i := range begin {
@@ -114,10 +114,10 @@ func lent(q *plan.Program, stage, area, lag int) int {
 			end[a.Micro] = max(end[a.Micro], at)
 		default:
 			// It may wait until the weight pass of lag later micro-batches is due, or until the end.
-			if a.Micro >= lag {
-				end[a.Micro-lag] = max(end[a.Micro-lag], at)
+			if a.Micro >= p.WLag {
+				end[a.Micro-p.WLag] = max(end[a.Micro-p.WLag], at)
 			}
-			if a.Micro+lag >= q.MicroBatches {
+			if a.Micro+p.WLag >= q.MicroBatches {
 				end[a.Micro] = len(list)
 			}
 		}

@@ -52,10 +52,19 @@ func orders(groups []int, chunks []int) (forward, backward []step) {
 	return forward, backward
 }
 
-// gpipe runs all forwards, then all backwards.
-func gpipe(chunks []int, micros int) []step {
-	forward, backward := orders([]int{micros}, chunks)
-	return append(forward, backward...)
+// gpipe runs all forwards of a batch, then all its backwards, and then the next batch: what the backwards need is kept of one
+// batch at a time.
+func gpipe(chunks []int, micros, batches int) []step {
+	var out []step
+	round := micros / batches
+	for first := 0; first < micros; first += round {
+		forward, backward := orders([]int{round}, chunks)
+		for _, x := range append(forward, backward...) {
+			x.micro += first
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // oneForwardOneBackward warms up, then alternates, on the stage at a position in the row of stages that the data pass. With
@@ -87,8 +96,8 @@ func oneForwardOneBackward(position, stages int, chunks []int, micros int) []ste
 	return out
 }
 
-// Run fills p.Actions. Chunks are numbered along the data.
-func Run(p *plan.Program, name string, stages int) {
+// Run fills p.Actions. Chunks are numbered along the data. The micro-batches of a step are those of as many batches.
+func Run(p *plan.Program, name string, stages, batches int) {
 	own := make([][]int, stages) // chunks of each stage
 	for _, c := range p.Chunks {
 		own[c.Stage] = append(own[c.Stage], c.ID)
@@ -101,7 +110,7 @@ func Run(p *plan.Program, name string, stages int) {
 		}
 	case name == "gpipe":
 		for s := range steps {
-			steps[s] = gpipe(own[s], p.MicroBatches)
+			steps[s] = gpipe(own[s], p.MicroBatches, batches)
 		}
 	case repeats(p.Chunks, stages):
 		for position, c := range p.Chunks[:stages] {

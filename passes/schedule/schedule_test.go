@@ -63,6 +63,31 @@ func TestAllSizes(t *testing.T) {
 	prove(16, 1, 40, 4)
 }
 
+// The same for steps of several batches, of which gpipe makes rounds: no stage keeps more micro-batches than one batch has.
+func TestSizesOfSeveralBatches(t *testing.T) {
+	for stages := 1; stages <= 4; stages++ {
+		for chunks := 1; chunks <= 3; chunks++ {
+			for _, micros := range []int{1, 2, stages + 1} {
+				for k, src := range []string{chain(stages, chunks, micros), folded(stages, chunks, micros, true)} {
+					for _, name := range schedule.Names {
+						spec, list := frontend.Load("t.pp", []byte(src), frontend.Options{Accumulate: 2 + micros%2})
+						if list.HasErrors() {
+							t.Fatal(list)
+						}
+						p, _, err := passes.Run(context.Background(), spec, passes.Options{Stages: stages, Schedule: name, WLag: 3})
+						if err != nil {
+							t.Fatalf("%d stages, %d chunks, %d micro-batches, %s, form %d: %v", stages, chunks, micros, name, k, err)
+						}
+						if most := inFlight(p.Programs[0]); name == "gpipe" && most != micros {
+							t.Errorf("%d stages, %d chunks, %d micro-batches, form %d: a chunk keeps %d", stages, chunks, micros, k, most)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // A value may go straight from any stage to any later one, and its gradient straight back, also past stages that no gradient
 // reaches: every pair of stages of every number.
 func TestMessagesPastStages(t *testing.T) {

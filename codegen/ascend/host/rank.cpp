@@ -211,21 +211,46 @@ private:
         }
     }
 
-    // LoadInputs reads the rows of a step; false at the end of the data.
+    // LoadInputs reads the rows of a step that do not wait for their pass; false at the end of the data.
     bool LoadInputs(int64_t step) {
+        step_ = step;
+        loaded_.assign(program_.inputs.size(), 0);
         for (const Input& input : program_.inputs) {
             if (input.place.area < 0) continue;
-            const std::string path = options_.data + "/" + program_.name + "." + input.name + ".bin";
-            std::ifstream file(path, std::ios::binary);
-            if (!file) Fail("cannot read " + path);
-            file.seekg(step * program_.microBatches * input.place.bytes);
-            std::vector<char> data(size_t(input.place.bytes));
+            if (input.loaded) {
+                if (!Read(input, program_.microBatches - 1, nullptr)) return false;
+                continue;
+            }
             for (int micro = 0; micro < program_.microBatches; micro++) {
-                if (!file.read(data.data(), input.place.bytes)) return false;
-                ToDevice(Address(input.place, micro), data.data(), input.place.bytes);
+                if (!Read(input, micro, Address(input.place, micro))) return false;
             }
         }
         return true;
+    }
+
+    // Read copies the rows of a micro-batch of this step to the device, or only finds out whether there are any.
+    bool Read(const Input& input, int micro, uint8_t* to) const {
+        const std::string path = options_.data + "/" + program_.name + "." + input.name + ".bin";
+        std::ifstream file(path, std::ios::binary);
+        if (!file) Fail("cannot read " + path);
+        file.seekg((step_ * program_.microBatches + micro) * input.place.bytes);
+        std::vector<char> data(size_t(input.place.bytes));
+        if (!file.read(data.data(), input.place.bytes)) return false;
+        if (to) ToDevice(to, data.data(), input.place.bytes);
+        return true;
+    }
+
+    // LoadFor reads the inputs that a pass is the first to need. Passes before it may still read what was in their place.
+    void LoadFor(const Phase& phase, int micro) {
+        for (size_t i = 0; i < program_.inputs.size(); i++) {
+            const Input& input = program_.inputs[i];
+            bool reads = false;
+            for (const Place& place : phase.arguments) reads = reads || place.area == input.place.area;
+            if (!input.loaded || !reads || micro < loaded_[i]) continue;
+            if (micro >= stage_.areas[input.place.area].slots) Synchronise(context_.stream);
+            if (!Read(input, micro, Address(input.place, micro))) Fail("the rows of a step end within it");
+            loaded_[i] = micro + 1;
+        }
     }
 
     void Do(const Action& action) {
@@ -249,6 +274,7 @@ private:
             const auto sent = transferred_.find({int(i), action.micro - message.window});
             if (pass < 2 && sent != transferred_.end()) Check(aclrtStreamWaitEvent(context_.stream, sent->second), "aclrtStreamWaitEvent");
         }
+        LoadFor(phase, action.micro);
         if (phase.function) {
             std::vector<uint8_t*> arguments, results;
             for (const Place& place : phase.arguments) arguments.push_back(Address(place, action.micro));
@@ -321,6 +347,8 @@ private:
     std::map<std::pair<int, int>, aclrtEvent> transferred_;   // sends of this step, by message and micro-batch
     std::vector<aclrtEvent> arrivals_;                        // receives that no compute action has waited for
     std::vector<aclrtEvent> events_;
+    int64_t step_ = 0;
+    std::vector<int> loaded_;                                 // micro-batches of this step, by input
 };
 
 }  // namespace

@@ -67,6 +67,7 @@ struct Message {
 struct Input {
     std::string name;
     Place place;   // area -1 where the stage has no use for it
+    bool loaded;   // before the first pass that reads it, not before the step
 };
 
 struct Output {

@@ -46,7 +46,8 @@ train a {
     micro_batch_nun = 4 // want `E0601: unknown entry "micro_batch_nun" in a train block; did you mean "micro_batch_num"`
     loss = MSELoss()
     loss = MSELoss() // want `E0202: "loss" is given twice`
-    accumulate = 1 // want `E0314: the entry .accumulate. is not built yet`
+    precision = f16 // want `E0314: the entry .precision. is not built yet`
+    accumulate = 0 // want `E0603: a step has at least one batch, not 0; accumulate = 1, the default, is an update for every batch`
     metrics = {} // want `E0601: the entry .metrics. belongs in an eval block`
     micro_reduction = avg // want `E0603: .micro_reduction. is one of sum, mean, not "avg"`
     schedule = 3 // want `E0603: .schedule. is a word`
@@ -126,7 +127,7 @@ cell A { construct(x) { return x } } // want `E0606: the file has no train, infe
 infer a {
     network = ReLU()
     input x: f32[2, 3]
-    optimizer = SGD(lr = 1) // want `E0601: the entry .optimizer. belongs in a train block`
+    optimizer = SGD(lr = 1) // want `E0601: the entry .optimizer. belongs in a train block; leave it out: this infer block trains nothing`
 }
 -----
 infer a {

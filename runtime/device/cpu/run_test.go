@@ -72,7 +72,7 @@ func (b *model) loss(logits, label ir.ValueID, stage int) {
 func (b *model) spec(micro, stages int, opt *plan.Optimizer, schedule string) *plan.Spec {
 	s := &plan.Spec{
 		Name: "test", Kind: "train", Module: b.m, Entry: b.entry, Results: []plan.Result{{Name: "loss"}},
-		MicroBatches: micro, Stages: stages, Marked: stages > 1, Reduction: "sum", Optimizer: opt, Schedule: schedule,
+		Accumulate: 1, MicroBatches: micro, Stages: stages, Marked: stages > 1, Reduction: "sum", Optimizer: opt, Schedule: schedule,
 	}
 	for _, a := range b.entry.Args {
 		t := b.entry.TypeOf(a)
