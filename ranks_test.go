@@ -3,6 +3,7 @@ package ppc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -247,6 +248,90 @@ func TestRanksHaveTheirOwnParameters(t *testing.T) {
 			if x.Values != nil && i != runtime.LossRank(p) {
 				t.Errorf("rank %d has %s", i, x.Name)
 			}
+		}
+	}
+}
+
+// Who collects parameters gets what a result would have, one after another in the memory of one, also from ranks that live apart and
+// share values out. What it does with one goes before the next: no rank is ahead of it. If it gives up, or does not take all, the
+// run ends with that.
+func TestCollectOneByOne(t *testing.T) {
+	for _, entries := range []string{"", "optimizer_shard = { level: 3, threshold: 1 }"} {
+		src := strings.NewReplacer("OPTIMIZER", "SGD(lr = 0.1)", "ENTRIES", entries).Replace(tower)
+		p := compileFile(t, Options{File: "tower.pp", Source: []byte(src), Devices: 8}).Plan
+		file, n := ranksData(t, 64), p.NumStages*p.Degree
+		want := runPlan(t, p, file, runtime.Options{Seed: 1, Steps: 2}).Params
+		most := 0
+		for _, x := range want {
+			most = max(most, 4*len(x.Values))
+		}
+		collect := func(apart bool, take func(i int, x data.Array) error, all bool) []error {
+			o := runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file, Steps: 2}
+			o.Collect = func(_ context.Context, next func() (data.Array, error)) error {
+				for i := range want {
+					x, err := next()
+					if err != nil {
+						return nil // the run knows
+					}
+					if err := take(i, x); err != nil {
+						return err
+					}
+					if !all {
+						return nil
+					}
+				}
+				if _, err := next(); err == nil {
+					t.Error("there are more parameters than the model has")
+				}
+				return nil
+			}
+			if !apart {
+				r, err := runtime.Run(context.Background(), p, o)
+				if err == nil && r.Params != nil {
+					t.Error("the result has parameters too")
+				}
+				return []error{err}
+			}
+			transport, errs := transport.NewInProcess(n), make([]error, n)
+			var ranks sync.WaitGroup
+			for i := range n {
+				ranks.Go(func() {
+					o := o
+					if o.Transport = (oneRank{transport, i}); i != runtime.LossRank(p) {
+						o.Collect = nil
+					}
+					_, errs[i] = runtime.Run(context.Background(), p, o)
+				})
+			}
+			ranks.Wait()
+			return errs
+		}
+		for _, apart := range []bool{false, true} {
+			memory := map[*byte]bool{}
+			for rank, err := range collect(apart, func(i int, x data.Array) error {
+				memory[&x.Data[:1][0]] = true
+				if !slices.Equal(x.Shape, want[i].Shape) || x.Name != want[i].Name || !bytes.Equal(x.Data, data.NewFloat32("", nil, want[i].Values).Data) {
+					t.Errorf("apart %v: parameter %d is another than `%s`", apart, i, want[i].Name)
+				}
+				if cap(x.Data) > most {
+					t.Errorf("%d bytes are held, the largest parameter has %d", cap(x.Data), most)
+				}
+				return nil
+			}, true) {
+				if err != nil {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+			if len(memory) != 1 {
+				t.Errorf("parameters come in %d pieces of memory", len(memory))
+			}
+		}
+		full := errors.New("the disk is full")
+		if err := collect(false, func(int, data.Array) error { return full }, true)[0]; err != full {
+			t.Errorf("who collects fails: %v", err)
+		}
+		if err := collect(false, func(int, data.Array) error { return nil }, false)[0]; err == nil || !strings.Contains(err.Error(), "only 1 of the") {
+			t.Errorf("who collects takes one parameter: %v", err)
 		}
 	}
 }

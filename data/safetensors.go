@@ -3,6 +3,7 @@ package data
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -255,12 +256,8 @@ func halfToFloat(h uint16) float32 {
 
 // WriteSafetensors writes arrays under their names, whole or not at all. Same arrays, same bytes.
 func WriteSafetensors(path string, arrays []Array) error {
-	var tensors []Tensor
-	for i := range arrays {
-		tensors = append(tensors, Tensor{arrays[i].Name, arrays[i].DType, arrays[i].Shape})
-	}
-	return ReplaceFile(path, func(w io.Writer) error {
-		return EncodeSafetensors(w, nil, tensors, func(i int) ([]byte, error) { return arrays[i].Data, nil })
+	return ReplaceFile(context.Background(), path, func(w io.Writer) error {
+		return EncodeSafetensors(w, nil, tensorsOf(arrays), func(i int) ([]byte, error) { return arrays[i].Data, nil })
 	})
 }
 

@@ -39,6 +39,11 @@ type Options struct {
 	Initial func(name string, values []float32) (bool, error)
 	// SkipParams leaves Result.Params empty, which would hold the parameters of all stages.
 	SkipParams bool
+	// Collect gets the parameters at the end instead of Result.Params: next gives one after another, row-major and in the order of
+	// Module.Params, all of which it must take; the elements of one are good until the next is asked for. It is called in the process
+	// with LossRank. No more than one whole parameter is in its memory, or in that of a rank that gives one. An error, also one of a
+	// rank that next waits for, ends the run.
+	Collect func(ctx context.Context, next func() (data.Array, error)) error
 	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
 	// plan. Bools are u8.
 	Buffers map[string]data.Array
@@ -105,7 +110,7 @@ type Result struct {
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
-	Params   []Param // by Module.Params; of an infer block those that live in the process of LossRank
+	Params   []Param // by Module.Params, in the process of LossRank; see Options.Collect
 	// Checkpoint is the folder of the last one that was written; "" without.
 	Checkpoint string
 	// Of an infer block: the number of rows, and by stage and result what its ranks have.

@@ -47,7 +47,7 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
 		}
 		if !tells {
-			deadline *= 10 // the one that does may be storing what there is
+			deadline *= storing
 		}
 		defer a.giveUp(deadline, "others do not come to the end of the run").Stop()
 		if err := world.Finish(); err != nil {
@@ -86,6 +86,9 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 	world.Abort(f.code)
 	return err
 }
+
+// storing is how many deadlines others wait for the rank that tells of the run, and stores what there is.
+const storing = 10
 
 // longestStart is what ranks get at least to find each other: MPI takes its time for that, on a busy machine or many.
 const longestStart = 10 * time.Second
@@ -179,15 +182,19 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			waits, text := runtime.Stuck(look())
-			actions := uint64(0)
-			for _, s := range look() {
+			all := look()
+			waits, text := runtime.Stuck(all)
+			actions, limit := uint64(0), deadline
+			for _, s := range all {
 				actions += s.Actions
+				if s.Ends {
+					limit = storing * deadline
+				}
 			}
 			if !waits || actions != last {
 				last, since = actions, now
-			} else if now.Sub(since) >= deadline {
-				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", deadline, text)})
+			} else if now.Sub(since) >= limit {
+				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", limit, text)})
 				return
 			}
 		}

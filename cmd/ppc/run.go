@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -214,7 +215,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		if st, err := os.Stat(f); err == nil && st.Size() > 0 && o.Checkpoint.Resume != "" {
 			notice(f + ", the log of an earlier run, is written anew from the step that this one begins with")
 		}
-		w, err := os.Create(f)
+		w, err := data.Create(ctx, f)
 		if err != nil {
 			return cannotWrite(f, err)
 		}
@@ -263,6 +264,16 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			logErr = logStep(stepLog, p, s, c.Bool("log-norms"))
 		}
 	}
+	o.Collect = func(ctx context.Context, next func() (data.Array, error)) error {
+		if logErr != nil {
+			return cannotWrite(c.String("log"), logErr)
+		}
+		f := c.String("save")
+		if err := save(ctx, f, p.Module.Params, next); err != nil {
+			return cannotWrite(f, err)
+		}
+		return nil
+	}
 	r, err := runtime.Run(ctx, p, o)
 	if err != nil {
 		return failed(err)
@@ -274,9 +285,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return nil
 	}
 	if f := c.String("save"); f != "" {
-		if err := save(f, r.Params); err != nil {
-			return cannotWrite(f, err)
-		}
 		if names := buffers(p); len(names) > 0 {
 			what := "the buffer " + names[0] + " is"
 			if len(names) > 1 {
@@ -289,7 +297,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return cannotWrite(logs.dir, err)
 	}
 	if in != nil {
-		return a.inferred(p, in, r)
+		return a.inferred(ctx, p, in, r)
 	}
 	return a.report(r, logs)
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -163,14 +165,20 @@ func firstBuffers(p *plan.Plan, name string, arrays []data.Array, notice func(st
 	return out
 }
 
-// save stores the parameters of a result: safetensors if the name says so, else npz.
-func save(name string, params []runtime.Param) error {
-	arrays := make([]data.Array, len(params))
-	for i, x := range params {
-		arrays[i] = data.NewFloat32(x.Name, x.Shape, x.Values)
+// save stores parameters as they come: safetensors if the name says so, else npz.
+func save(ctx context.Context, name string, params []*ir.Param, next func() (data.Array, error)) error {
+	var tensors []data.Tensor
+	for _, q := range params {
+		tensors = append(tensors, data.Tensor{Name: q.Name, DType: data.F32, Shape: q.Type.Shape})
 	}
-	if isSafetensors(name) {
-		return data.WriteSafetensors(name, arrays)
+	elements := func(int) ([]byte, error) {
+		x, err := next()
+		return x.Data, err
 	}
-	return data.WriteNPZ(name, arrays)
+	return data.ReplaceFile(ctx, name, func(w io.Writer) error {
+		if isSafetensors(name) {
+			return data.EncodeSafetensors(w, nil, tensors, elements)
+		}
+		return data.EncodeNPZ(w, tensors, elements)
+	})
 }
