@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -481,6 +482,23 @@ infer apart {
 			}
 		}
 	}
+	p := compileFile(t, Options{File: "apart.pp", Source: []byte(strings.NewReplacer("ORDER", "early, late", "SETTINGS", "").Replace(source)), Devices: 4}).Plan
+	other := in
+	other.Data = bytes.Clone(in.Data)
+	other.Data[0] ^= 1
+	all, errs := transport.NewInProcess(4), make([]error, 4)
+	var ranks sync.WaitGroup
+	for i := range 4 {
+		ranks.Go(func() {
+			_, errs[i] = runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Inputs: []data.Array{[]data.Array{in, in, in, other}[i]}, Transport: oneRank{all, i}})
+		})
+	}
+	ranks.Wait()
+	for i, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "files for the inputs") {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
 	if _, err := runtime.Serve(context.Background(), compileFile(t, Options{File: vocabFile}).Plan, runtime.Options{Open: cpu.Open, Transport: oneRank{transport.NewInProcess(4), 0}}, 1); err == nil {
 		t.Error("a session takes ranks that live apart")
 	}
@@ -492,6 +510,27 @@ func TestRanksOfOtherRuns(t *testing.T) {
 	p := compileFile(t, Options{File: "tower.pp", Source: []byte(src)}).Plan
 	file, other := ranksData(t, 64), ranksData(t, 96)
 	none := func(string, []float32) (bool, error) { return false, nil }
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrays, err := data.ReadNPZ(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "changed.npz") // in one bit, beside which the files are the same
+	arrays[0].Data[6] ^= 0x40
+	if err := data.WriteNPZ(changed, arrays); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copied.npz")
+	if err := os.WriteFile(copied, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	states := []string{t.TempDir() + "/ck", t.TempDir() + "/ck"}
+	for i, dir := range states {
+		runPlan(t, p, []string{file, changed}[i], runtime.Options{Steps: 1, Checkpoint: runtime.Checkpoint{Dir: dir}})
+	}
 	for want, change := range map[string]func(o *runtime.Options){
 		"the seed is ":                               func(o *runtime.Options) { o.Seed++ },
 		"the last step is ":                          func(o *runtime.Options) { o.Steps = 1 },
@@ -503,6 +542,10 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		"leaving the parameters out is ":             func(o *runtime.Options) { o.SkipParams = true },
 		"a folder for checkpoints is ":               func(o *runtime.Options) { o.Checkpoint.Dir = t.TempDir() + "/ck" },
 		"the number of rows of the data of block to": func(o *runtime.Options) { o.DataPath, o.Steps = other, 2 },
+		"files for the data of block tower":          func(o *runtime.Options) { o.DataPath = changed },
+		"files for the first values":                 func(o *runtime.Options) { o.InitialDigest = 1 },
+		"files for the checkpoint that":              func(o *runtime.Options) { o.Checkpoint.Resume = states[1] },
+		"":                                           func(o *runtime.Options) { o.DataPath = copied },
 	} {
 		all := transport.NewInProcess(p.NumStages)
 		var errs [4]error
@@ -510,6 +553,9 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		for i := range errs {
 			ranks.Go(func() {
 				o := runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file, Steps: 2, Transport: oneRank{all, i}}
+				if strings.Contains(want, "checkpoint that") {
+					o.Checkpoint.Resume = states[0]
+				}
 				if i == 2 {
 					change(&o)
 				}
@@ -518,7 +564,7 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		}
 		ranks.Wait()
 		for i, err := range errs {
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "rank 2") {
+			if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "rank 2")) {
 				t.Errorf("%q: rank %d: %v", want, i, err)
 			}
 		}

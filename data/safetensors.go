@@ -49,6 +49,7 @@ type Safetensors struct {
 
 	path    string
 	r       io.ReaderAt
+	size    int64
 	close   func() error
 	entries map[string]safetensorsEntry
 }
@@ -103,7 +104,7 @@ func newSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, errors.New("its header is no JSON object")
 	}
-	s := &Safetensors{r: r, entries: map[string]safetensorsEntry{}}
+	s := &Safetensors{r: r, size: size, entries: map[string]safetensorsEntry{}}
 	if err := s.header(text, 8+int64(length), size); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,8 @@ type Options struct {
 	// Initial puts the first value of a parameter, row-major, into values, or returns false: then its initialiser does. It is
 	// asked for the parameters that the ranks of this process hold, one after another. Nil for initialisers only.
 	Initial func(name string, values []float32) (bool, error)
+	// InitialDigest is the same for the same first values of Initial; 0 says nothing of them. See data.Digest.
+	InitialDigest uint32
 	// SkipParams leaves Result.Params empty, which would hold the parameters of all stages.
 	SkipParams bool
 	// Collect gets the parameters at the end instead of Result.Params: next gives one after another, row-major and in the order of
@@ -153,6 +155,7 @@ type runner struct {
 	inputs   [][]byte  // of an inference on arrays: all rows of every input
 	rows     int       // of an inference
 	requests *requests // of a generating block
+	contents []setting // of what has been read, to be compared with other processes
 	session  bool      // results are handed out by the stage that computes them
 }
 
@@ -165,6 +168,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	}
 	if err := r.openCheckpoint(); err != nil {
 		return nil, err
+	}
+	if opt.Transport != nil {
+		if err := r.readContents(); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err

@@ -83,6 +83,7 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 		}
 	}
 	a.show(ppc.Diagnostics(f), f.code == 2)
+	time.Sleep(time.Second / 10) // mpirun may forget what it has not shown yet
 	world.Abort(f.code)
 	return err
 }
@@ -151,7 +152,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	log := bufio.NewWriterSize(f, 1<<16)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0}
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0, hosts: true}
 	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}

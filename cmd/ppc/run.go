@@ -110,6 +110,7 @@ type member struct {
 	transport transport.Transport
 	tells     bool // of steps and results, and stores them: one of the processes does
 	helps     bool // another process has locked the folder for checkpoints
+	hosts     bool // others may be on other hosts, with other files
 	log       io.Writer
 	watch     func(look func() []runtime.Status)
 	save      <-chan struct{} // closed when another process wants the run to save and end
@@ -191,6 +192,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			return wrong(err)
 		}
 		o.Initial = w.values
+		if one != nil && one.hosts {
+			if o.InitialDigest, err = w.digest(); err != nil {
+				return wrong(err)
+			}
+		}
 		o.Buffers = firstBuffers(p, f, w.buffers, notice)
 	}
 	if f := c.String("save"); f != "" && tells {

@@ -44,6 +44,7 @@ type weights struct {
 	tensors []data.Tensor
 	buffers []data.Array
 	read    func(name string) (data.Array, error)
+	digest  func() (uint32, error)
 	close   func() error
 }
 
@@ -56,13 +57,13 @@ func openWeights(path string, notice func(string)) (*weights, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &weights{path: path, tensors: s.Tensors, read: s.Read, close: s.Close}, nil
+		return &weights{path: path, tensors: s.Tensors, read: s.Read, digest: s.Digest, close: s.Close}, nil
 	}
 	z, err := data.OpenNPZ(path)
 	if err != nil {
 		return nil, err
 	}
-	return &weights{path: path, tensors: z.Tensors, read: z.Read, close: z.Close}, nil
+	return &weights{path: path, tensors: z.Tensors, read: z.Read, digest: z.Digest, close: z.Close}, nil
 }
 
 func openCheckpoint(path string, notice func(string)) (*weights, error) {
@@ -70,7 +71,7 @@ func openCheckpoint(path string, notice func(string)) (*weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weights{path: path, read: c.Read, close: c.Close}
+	w := &weights{path: path, read: c.Read, digest: c.Digest, close: c.Close}
 	for _, e := range c.Parameters {
 		w.tensors = append(w.tensors, data.Tensor{Name: e.Name, DType: data.F32, Shape: e.Shape})
 	}

@@ -296,6 +296,12 @@ func (f *File) check(path string) error {
 	return nil
 }
 
+// Digest tells checkpoints apart, by the index, which has the hashes of all files.
+func (c *Checkpoint) Digest() (uint32, error) {
+	text, err := json.Marshal(&c.Index)
+	return data.Digest(data.Array{Data: text}), err
+}
+
 // Read returns a tensor of the checkpoint.
 func (c *Checkpoint) Read(name string) (data.Array, error) {
 	f := c.files[c.where[name]]
