@@ -97,7 +97,7 @@ func (r *runner) take(ctx context.Context, k *rank) error {
 	if r.opt.Collect == nil {
 		for n, p := range params {
 			v := make([]float32, p.Type.Elems())
-			if err := r.parameter(k, n, holders[n], v); err != nil {
+			if err := r.parameter(ctx, k, n, holders[n], v); err != nil {
 				return err
 			}
 			r.result.Params = append(r.result.Params, Param{p.Name, p.Type.Shape, v})
@@ -124,7 +124,7 @@ func (r *runner) take(ctx context.Context, k *rank) error {
 		p := params[n]
 		v := memory[:p.Type.Elems()]
 		if failed == nil {
-			failed = r.parameter(k, n, holders[n], v)
+			failed = r.parameter(ctx, k, n, holders[n], v)
 		}
 		n++
 		return data.Array{Name: p.Name, DType: data.F32, Shape: p.Type.Shape, Data: raw(v)}, failed
@@ -151,10 +151,10 @@ func (k *rank) passed() error {
 }
 
 // parameter puts parameter n, row-major, into v, on the rank that has the loss.
-func (r *runner) parameter(k *rank, n int, h holder, v []float32) error {
+func (r *runner) parameter(ctx context.Context, k *rank, n int, h holder, v []float32) error {
 	switch {
 	case h.StageParam == nil:
-		return r.firstValue(r.plan.Module.Params[n], v)
+		return r.firstValue(ctx, r.plan.Module.Params[n], v)
 	case h.stage == k.stage && k.replica == 0:
 		return k.value(h.index, v)
 	}

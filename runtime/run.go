@@ -400,7 +400,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 		for i, sp := range st.Params {
 			v := k.dense(sp.Param.Type.Elems())
-			if err := r.initial(sp.Param, v); err != nil {
+			if err := r.initial(ctx, sp.Param, v); err != nil {
 				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
@@ -418,21 +418,24 @@ func (r *runner) openRanks(ctx context.Context) error {
 }
 
 // initial puts the first value of a parameter in this run, row-major, into v.
-func (r *runner) initial(p *ir.Param, v []float32) error {
+func (r *runner) initial(ctx context.Context, p *ir.Param, v []float32) error {
+	if err := ctx.Err(); err != nil {
+		return err // reading may take as long as making them
+	}
 	if r.resumed != nil {
 		return r.resumedValues(p.Name, v)
 	}
-	return r.firstValue(p, v)
+	return r.firstValue(ctx, p, v)
 }
 
 // firstValue is that of a parameter before all training.
-func (r *runner) firstValue(p *ir.Param, v []float32) error {
+func (r *runner) firstValue(ctx context.Context, p *ir.Param, v []float32) error {
 	if r.opt.Initial != nil {
 		if ok, err := r.opt.Initial(p.Name, v); ok || err != nil {
 			return err
 		}
 	}
-	return Initial(p, r.opt.Seed, v)
+	return Initial(ctx, p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.
