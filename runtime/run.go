@@ -227,6 +227,7 @@ func (r *runner) close() {
 // openData opens the dataset of every program and settles how many steps there are.
 func (r *runner) openData() error {
 	r.datasets = make([]*data.Dataset, len(r.plan.Programs))
+	path := "" // of the first program
 	for i, q := range r.plan.Programs {
 		if i > 0 && r.plan.Programs[i-1].Rest == i {
 			r.datasets[i] = r.datasets[i-1]
@@ -255,16 +256,7 @@ func (r *runner) openData() error {
 		if q.Dataset == nil {
 			return badData(diag.BadDataset, "", "block %s has no `dataset`: there is nothing to run on", q.Name)
 		}
-		path := q.Dataset.Path
-		if q.Dataset.Env != "" && r.opt.Getenv != nil {
-			if v := r.opt.Getenv(q.Dataset.Env); v != "" {
-				path = v
-			}
-		}
-		if r.opt.DataPath != "" {
-			path = r.opt.DataPath
-		}
-		spec := data.Spec{Source: q.Dataset.Source, Path: path, Split: q.Dataset.Split, Columns: q.Dataset.Columns}
+		spec := data.Spec{Source: q.Dataset.Source, Path: r.source(q.Dataset), Split: q.Dataset.Split, Columns: q.Dataset.Columns}
 		for _, s := range q.Dataset.Steps {
 			spec.Steps = append(spec.Steps, data.Step(s))
 		}
@@ -272,8 +264,11 @@ func (r *runner) openData() error {
 		if err != nil {
 			return err
 		}
-		if err := fits(q, d, path); err != nil {
+		if err := fits(q, d, spec.Path); err != nil {
 			return err
+		}
+		if i == 0 {
+			path = spec.Path
 		}
 		r.datasets[i] = d
 	}
@@ -287,7 +282,7 @@ func (r *runner) openData() error {
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
-		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
+		return badData(diag.BadDataFile, path, "the data of block %s has %d rows, less than one batch of %d", q.Name, rows, q.Batch)
 	}
 	if !q.Train {
 		return nil
@@ -304,6 +299,19 @@ func (r *runner) openData() error {
 		r.opt.Notice(fmt.Sprintf("training drops the last %d of %d rows of an epoch: they do not fill a batch of %d", left, rows, q.Batch))
 	}
 	return nil
+}
+
+// source is where the data of a pipeline lie in this run.
+func (r *runner) source(d *plan.Dataset) string {
+	if r.opt.DataPath != "" {
+		return r.opt.DataPath
+	}
+	if d.Env != "" && r.opt.Getenv != nil {
+		if v := r.opt.Getenv(d.Env); v != "" {
+			return v
+		}
+	}
+	return d.Path
 }
 
 // badData reports data that a run cannot use.
@@ -325,10 +333,18 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 		for _, x := range in.Type.Shape[1:] {
 			m *= x
 		}
-		wantFloat := in.Type.DType == ir.F32
-		if n != m || wantFloat != cols[i].DType.IsFloat() {
-			return badData(diag.BadDataFile, path, "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
-				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, cols[i].DType, ir.ShapeString(cols[i].Shape))
+		wants, has := in.Type.DType == ir.F32, cols[i].DType
+		if n != m || wants != (has == data.F32) || !wants && has.IsFloat() {
+			d := diag.Errorf(diag.BadDataFile, diag.At(diag.Pos{File: path}), "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
+				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, has, ir.ShapeString(cols[i].Shape))
+			if n == m && wants {
+				on := ""
+				if i > 0 {
+					on = fmt.Sprintf(", on = %q", cols[i].Name)
+				}
+				d = d.WithRepair("add a step to the dataset: | cast(f32%s), or | rescale(1/255%s)", on, on)
+			}
+			return diag.List{d}
 		}
 	}
 	return nil

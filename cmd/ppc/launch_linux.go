@@ -98,7 +98,11 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		case compiles:
 			return usagef("-emit is about a bundle, which the hosts share: run `ppc compile` first")
 		}
-		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...)))
+		text := emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, bundle, false)...))
+		if a.json {
+			return a.printJSON(map[string]any{"text": text})
+		}
+		_, err := io.WriteString(a.out, text)
 		return err
 	}
 	if c.String("device") == "cpu" {
@@ -194,7 +198,9 @@ func workerArguments(c *cli.Command, bundle string, compiled bool) []string {
 	if !compiled {
 		pass = append(pass, &cli.StringFlag{Name: "seed"})
 	}
-	pass = append(pass, &cli.BoolFlag{Name: "json"})
+	if !c.IsSet("emit") { // which -json is about then
+		pass = append(pass, &cli.BoolFlag{Name: "json"})
+	}
 	for _, f := range pass {
 		switch n := f.Names()[0]; v := c.Value(n).(type) {
 		case []string:
