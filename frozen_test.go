@@ -122,7 +122,7 @@ func TestFrozenKeepsOtherSteps(t *testing.T) {
 		p := compileFile(t, Options{File: "tower.pp", Source: []byte(src)}).Plan
 		for _, prm := range p.Module.Params {
 			values := make([]float32, prm.Type.Elems())
-			if err := runtime.Initial(prm, p.Seed, values); err != nil {
+			if err := runtime.Initial(t.Context(), prm, p.Seed, values); err != nil {
 				t.Fatal(err)
 			}
 			first[prm.Name] = nil

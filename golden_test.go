@@ -100,6 +100,8 @@ func goldenOptions(t *testing.T, comment string) (o Options) {
 			o.Stages = n
 		case key == "micro" && err == nil:
 			o.Micro = n
+		case key == "devices" && err == nil:
+			o.Devices = n
 		case key == "w-lag" && err == nil:
 			o.WLag = &n
 		case key == "schedule":

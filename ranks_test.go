@@ -3,9 +3,11 @@ package ppc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -251,6 +253,90 @@ func TestRanksHaveTheirOwnParameters(t *testing.T) {
 	}
 }
 
+// Who collects parameters gets what a result would have, one after another in the memory of one, also from ranks that live apart and
+// share values out. What it does with one goes before the next: no rank is ahead of it. If it gives up, or does not take all, the
+// run ends with that.
+func TestCollectOneByOne(t *testing.T) {
+	for _, entries := range []string{"", "optimizer_shard = { level: 3, threshold: 1 }"} {
+		src := strings.NewReplacer("OPTIMIZER", "SGD(lr = 0.1)", "ENTRIES", entries).Replace(tower)
+		p := compileFile(t, Options{File: "tower.pp", Source: []byte(src), Devices: 8}).Plan
+		file, n := ranksData(t, 64), p.NumStages*p.Degree
+		want := runPlan(t, p, file, runtime.Options{Seed: 1, Steps: 2}).Params
+		most := 0
+		for _, x := range want {
+			most = max(most, 4*len(x.Values))
+		}
+		collect := func(apart bool, take func(i int, x data.Array) error, all bool) []error {
+			o := runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file, Steps: 2}
+			o.Collect = func(_ context.Context, next func() (data.Array, error)) error {
+				for i := range want {
+					x, err := next()
+					if err != nil {
+						return nil // the run knows
+					}
+					if err := take(i, x); err != nil {
+						return err
+					}
+					if !all {
+						return nil
+					}
+				}
+				if _, err := next(); err == nil {
+					t.Error("there are more parameters than the model has")
+				}
+				return nil
+			}
+			if !apart {
+				r, err := runtime.Run(context.Background(), p, o)
+				if err == nil && r.Params != nil {
+					t.Error("the result has parameters too")
+				}
+				return []error{err}
+			}
+			transport, errs := transport.NewInProcess(n), make([]error, n)
+			var ranks sync.WaitGroup
+			for i := range n {
+				ranks.Go(func() {
+					o := o
+					if o.Transport = (oneRank{transport, i}); i != runtime.LossRank(p) {
+						o.Collect = nil
+					}
+					_, errs[i] = runtime.Run(context.Background(), p, o)
+				})
+			}
+			ranks.Wait()
+			return errs
+		}
+		for _, apart := range []bool{false, true} {
+			memory := map[*byte]bool{}
+			for rank, err := range collect(apart, func(i int, x data.Array) error {
+				memory[&x.Data[:1][0]] = true
+				if !slices.Equal(x.Shape, want[i].Shape) || x.Name != want[i].Name || !bytes.Equal(x.Data, data.NewFloat32("", nil, want[i].Values).Data) {
+					t.Errorf("apart %v: parameter %d is another than `%s`", apart, i, want[i].Name)
+				}
+				if cap(x.Data) > most {
+					t.Errorf("%d bytes are held, the largest parameter has %d", cap(x.Data), most)
+				}
+				return nil
+			}, true) {
+				if err != nil {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+			if len(memory) != 1 {
+				t.Errorf("parameters come in %d pieces of memory", len(memory))
+			}
+		}
+		full := errors.New("the disk is full")
+		if err := collect(false, func(int, data.Array) error { return full }, true)[0]; err != full {
+			t.Errorf("who collects fails: %v", err)
+		}
+		if err := collect(false, func(int, data.Array) error { return nil }, false)[0]; err == nil || !strings.Contains(err.Error(), "only 1 of the") {
+			t.Errorf("who collects takes one parameter: %v", err)
+		}
+	}
+}
+
 // Buffers and results of an infer block on several ranks per stage: the bits of one rank, or a refusal with place and repair.
 func TestInferenceOfRows(t *testing.T) {
 	const source = `
@@ -396,6 +482,23 @@ infer apart {
 			}
 		}
 	}
+	p := compileFile(t, Options{File: "apart.pp", Source: []byte(strings.NewReplacer("ORDER", "early, late", "SETTINGS", "").Replace(source)), Devices: 4}).Plan
+	other := in
+	other.Data = bytes.Clone(in.Data)
+	other.Data[0] ^= 1
+	all, errs := transport.NewInProcess(4), make([]error, 4)
+	var ranks sync.WaitGroup
+	for i := range 4 {
+		ranks.Go(func() {
+			_, errs[i] = runtime.Run(context.Background(), p, runtime.Options{Open: cpu.Open, Inputs: []data.Array{[]data.Array{in, in, in, other}[i]}, Transport: oneRank{all, i}})
+		})
+	}
+	ranks.Wait()
+	for i, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "files for the inputs") {
+			t.Errorf("rank %d: %v", i, err)
+		}
+	}
 	if _, err := runtime.Serve(context.Background(), compileFile(t, Options{File: vocabFile}).Plan, runtime.Options{Open: cpu.Open, Transport: oneRank{transport.NewInProcess(4), 0}}, 1); err == nil {
 		t.Error("a session takes ranks that live apart")
 	}
@@ -407,6 +510,27 @@ func TestRanksOfOtherRuns(t *testing.T) {
 	p := compileFile(t, Options{File: "tower.pp", Source: []byte(src)}).Plan
 	file, other := ranksData(t, 64), ranksData(t, 96)
 	none := func(string, []float32) (bool, error) { return false, nil }
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrays, err := data.ReadNPZ(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "changed.npz") // in one bit, beside which the files are the same
+	arrays[0].Data[6] ^= 0x40
+	if err := data.WriteNPZ(changed, arrays); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copied.npz")
+	if err := os.WriteFile(copied, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	states := []string{t.TempDir() + "/ck", t.TempDir() + "/ck"}
+	for i, dir := range states {
+		runPlan(t, p, []string{file, changed}[i], runtime.Options{Steps: 1, Checkpoint: runtime.Checkpoint{Dir: dir}})
+	}
 	for want, change := range map[string]func(o *runtime.Options){
 		"the seed is ":                               func(o *runtime.Options) { o.Seed++ },
 		"the last step is ":                          func(o *runtime.Options) { o.Steps = 1 },
@@ -418,6 +542,10 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		"leaving the parameters out is ":             func(o *runtime.Options) { o.SkipParams = true },
 		"a folder for checkpoints is ":               func(o *runtime.Options) { o.Checkpoint.Dir = t.TempDir() + "/ck" },
 		"the number of rows of the data of block to": func(o *runtime.Options) { o.DataPath, o.Steps = other, 2 },
+		"files for the data of block tower":          func(o *runtime.Options) { o.DataPath = changed },
+		"files for the first values":                 func(o *runtime.Options) { o.InitialDigest = 1 },
+		"files for the checkpoint that":              func(o *runtime.Options) { o.Checkpoint.Resume = states[1] },
+		"":                                           func(o *runtime.Options) { o.DataPath = copied },
 	} {
 		all := transport.NewInProcess(p.NumStages)
 		var errs [4]error
@@ -425,6 +553,9 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		for i := range errs {
 			ranks.Go(func() {
 				o := runtime.Options{Open: cpu.Open, Seed: 1, DataPath: file, Steps: 2, Transport: oneRank{all, i}}
+				if strings.Contains(want, "checkpoint that") {
+					o.Checkpoint.Resume = states[0]
+				}
 				if i == 2 {
 					change(&o)
 				}
@@ -433,7 +564,7 @@ func TestRanksOfOtherRuns(t *testing.T) {
 		}
 		ranks.Wait()
 		for i, err := range errs {
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "rank 2") {
+			if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "rank 2")) {
 				t.Errorf("%q: rank %d: %v", want, i, err)
 			}
 		}

@@ -79,6 +79,7 @@ train wide {
 	}{
 		{"initialisers", nil},
 		{"saving a checkpoint", []string{"-checkpoint", in("states")}},
+		{"-save", []string{"-save", in("end.safetensors")}},
 		{"-resume", []string{"-steps", "2", "-resume", in("states")}},
 		{"-init", []string{"-init", in("states")}},
 	} {
@@ -130,7 +131,7 @@ func peaks(cmd *exec.Cmd) (string, error) {
 					continue
 				}
 				kib, _ := strconv.Atoi(strings.Fields(after)[0])
-				if most[pid] == 0 {
+				if _, known := most[pid]; !known {
 					order = append(order, pid)
 				}
 				most[pid] = max(most[pid], kib>>10)

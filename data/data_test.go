@@ -150,7 +150,7 @@ func TestNPZRoundTrip(t *testing.T) {
 			t.Fatal("the same arrays give different bytes")
 		}
 		path := filepath.Join(folder, "c.npy")
-		if err := WriteNPY(path, arrays[0]); err != nil {
+		if err := WriteNPY(t.Context(), path, arrays[0]); err != nil {
 			t.Fatal(err)
 		}
 		one, err := ReadNPY(path)

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -215,9 +216,9 @@ func npyHeader(a *Array) []byte {
 	return b.Bytes()
 }
 
-// WriteNPY writes an array, whole or not at all. Same array, same bytes.
-func WriteNPY(path string, a Array) error {
-	return ReplaceFile(path, func(w io.Writer) error { return writeNPY(w, &a) })
+// WriteNPY writes an array, whole or not at all. Same array, same bytes. See ReplaceFile.
+func WriteNPY(ctx context.Context, path string, a Array) error {
+	return ReplaceFile(ctx, path, func(w io.Writer) error { return writeNPY(w, &a) })
 }
 
 func writeNPY(w io.Writer, a *Array) error {

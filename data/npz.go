@@ -2,17 +2,11 @@ package data
 
 import (
 	"archive/zip"
-	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-
-	"github.com/ppc-lang/ppc/diag"
 )
 
 // NPZ is an npz file of which arrays are read one by one.
@@ -183,71 +177,39 @@ func shorten(names []string) string {
 // WriteNPZ writes arrays under their names, uncompressed, whole or not at all.
 // Same arrays, same bytes.
 func WriteNPZ(path string, arrays []Array) error {
-	return ReplaceFile(path, func(w io.Writer) error {
-		archive := zip.NewWriter(w)
-		var names []string
-		for i := range arrays {
-			if slices.Contains(names, arrays[i].Name) {
-				return fmt.Errorf("array %q is there twice", arrays[i].Name)
-			}
-			names = append(names, arrays[i].Name)
-			entry, err := archive.CreateHeader(&zip.FileHeader{Name: arrays[i].Name + ".npy", Method: zip.Store})
-			if err != nil {
-				return err
-			}
-			if err := writeNPY(entry, &arrays[i]); err != nil {
-				return err
-			}
-		}
-		return archive.Close()
+	return ReplaceFile(context.Background(), path, func(w io.Writer) error {
+		return EncodeNPZ(w, tensorsOf(arrays), func(i int) ([]byte, error) { return arrays[i].Data, nil })
 	})
 }
 
-// ReplaceFile writes a file beside its place and renames it, so that a reader
-// never sees half of it. A link keeps pointing to its file; what is no regular
-// file, such as a device or a pipe, is written to and never replaced. An
-// existing file keeps its mode.
-func ReplaceFile(path string, write func(io.Writer) error) error {
-	err := replaceFile(path, write)
-	if err != nil {
-		return diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: path}), "cannot write: %v", reason(err))
+func tensorsOf(arrays []Array) (tensors []Tensor) {
+	for i := range arrays {
+		tensors = append(tensors, Tensor{arrays[i].Name, arrays[i].DType, arrays[i].Shape})
 	}
-	return nil
+	return tensors
 }
 
-func replaceFile(path string, write func(io.Writer) error) (err error) {
-	mode := fs.FileMode(0o644)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	if st, err := os.Lstat(path); err == nil {
-		if !st.Mode().IsRegular() {
-			return writeThrough(path, write)
+// EncodeNPZ writes tensors, uncompressed, whose elements it asks for one by one, in the order of the tensors. elements returns
+// them row-major and little endian; they are no longer used when it is called again.
+func EncodeNPZ(w io.Writer, tensors []Tensor, elements func(i int) ([]byte, error)) error {
+	archive := zip.NewWriter(w)
+	names := map[string]bool{}
+	for i, t := range tensors {
+		if names[t.Name] {
+			return fmt.Errorf("array %q is there twice", t.Name)
 		}
-		mode = st.Mode().Perm()
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
+		names[t.Name] = true
+		entry, err := archive.CreateHeader(&zip.FileHeader{Name: t.Name + ".npy", Method: zip.Store})
 		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+			return err
 		}
-	}()
-	buffered := bufio.NewWriter(f)
-	if err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(mode), f.Close()); err != nil {
-		return err
+		b, err := elements(i)
+		if err != nil {
+			return err
+		}
+		if err := writeNPY(entry, &Array{t.Name, t.DType, t.Shape, b}); err != nil {
+			return err
+		}
 	}
-	return os.Rename(f.Name(), path)
-}
-
-func writeThrough(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	buffered := bufio.NewWriter(f)
-	return errors.Join(write(buffered), buffered.Flush(), f.Close())
+	return archive.Close()
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -48,6 +49,7 @@ type Safetensors struct {
 
 	path    string
 	r       io.ReaderAt
+	size    int64
 	close   func() error
 	entries map[string]safetensorsEntry
 }
@@ -102,7 +104,7 @@ func newSafetensors(r io.ReaderAt, size int64) (*Safetensors, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, errors.New("its header is no JSON object")
 	}
-	s := &Safetensors{r: r, entries: map[string]safetensorsEntry{}}
+	s := &Safetensors{r: r, size: size, entries: map[string]safetensorsEntry{}}
 	if err := s.header(text, 8+int64(length), size); err != nil {
 		return nil, err
 	}
@@ -255,12 +257,8 @@ func halfToFloat(h uint16) float32 {
 
 // WriteSafetensors writes arrays under their names, whole or not at all. Same arrays, same bytes.
 func WriteSafetensors(path string, arrays []Array) error {
-	var tensors []Tensor
-	for i := range arrays {
-		tensors = append(tensors, Tensor{arrays[i].Name, arrays[i].DType, arrays[i].Shape})
-	}
-	return ReplaceFile(path, func(w io.Writer) error {
-		return EncodeSafetensors(w, nil, tensors, func(i int) ([]byte, error) { return arrays[i].Data, nil })
+	return ReplaceFile(context.Background(), path, func(w io.Writer) error {
+		return EncodeSafetensors(w, nil, tensorsOf(arrays), func(i int) ([]byte, error) { return arrays[i].Data, nil })
 	})
 }
 

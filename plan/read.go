@@ -86,7 +86,7 @@ func read(dir fs.FS) (p *Plan, err error) {
 	if err := r.hashes(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{r.header, r.module, r.stages, r.states, r.programs, r.messages, r.shared, r.actions, r.frames, r.check} {
+	for _, step := range []func() error{r.header, r.module, r.stages, r.states, r.programs, r.messages, r.shared, r.actions, r.frames, r.places, r.check} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -410,14 +410,19 @@ func (r *reader) stages() error {
 		t, err := ir.ParseType(row[4])
 		form := slices.Index(formNames[:], row[5])
 		offsets, err2 := parseInts(row[6])
-		if err != nil || err2 != nil || form < 0 || at[2] != len(a.Items) || len(offsets) != len(r.p.Memory) || form > 0 && t.Rank() != 2 {
+		if err != nil || err2 != nil || form < 0 || at[2] != len(a.Items) || len(offsets) != len(r.p.Memory) || form > 0 && (t.Rank() != 2 || t.DType != ir.F32) {
 			return fmt.Errorf("%s: buffer %s is malformed", buffersFile, row[3])
 		}
-		a.Items = append(a.Items, Item{Name: row[3], Type: t, Form: Form(form)})
+		it := Item{Name: row[3], Type: t, Form: Form(form)}
+		a.Items = append(a.Items, it)
 		for k, m := range r.p.Memory {
 			o := &m.Stages[at[0]].Offsets[at[1]]
 			*o = append(*o, offsets[k])
-			if offsets[k] < 0 || offsets[k] > m.Stages[at[0]].SlotBytes[at[1]]-t.Bytes() {
+			size := t.Bytes()
+			if m.Device == CPU.Device {
+				size = CPU.ItemBytes(it)
+			}
+			if offsets[k] < 0 || offsets[k] > m.Stages[at[0]].SlotBytes[at[1]]-size || offsets[k]%CPU.Align != 0 {
 				return fmt.Errorf("%s: buffer %s does not fit its area", buffersFile, row[3])
 			}
 		}

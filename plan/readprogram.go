@@ -312,49 +312,6 @@ func (q *Program) peer(a Action) int {
 	return to
 }
 
-func (r *reader) frames() error {
-	rows, err := r.rows(framesFile, framesHead)
-	if err != nil {
-		return err
-	}
-	for _, row := range rows {
-		at, err := parseInts(row[0] + " " + row[1] + " " + row[3])
-		f := r.p.Module.Func(row[2])
-		offsets, err2 := parseInts(row[4])
-		calls, err3 := parseInts(row[5])
-		if err != nil || err2 != nil || err3 != nil || f == nil || len(at) != 3 || at[0] < 0 || at[0] >= len(r.p.Memory) || at[1] < 0 || at[1] >= r.doc.Stages {
-			return fmt.Errorf("%s: the frame of %s is malformed", framesFile, row[2])
-		}
-		fm := Frame{Func: f, Bytes: at[2], Offsets: make([]int, f.NumValues()), Calls: make([]int, f.NumOps())}
-		for i := range fm.Offsets {
-			fm.Offsets[i] = -1
-		}
-		o, c := 0, 0
-		for _, op := range f.Ops {
-			for _, v := range op.Results {
-				if o >= len(offsets) || offsets[o] >= 0 && offsets[o]+f.TypeOf(v).Bytes() > fm.Bytes {
-					return fmt.Errorf("%s: the frame of %s does not hold its values", framesFile, row[2])
-				}
-				fm.Offsets[v] = offsets[o]
-				o++
-			}
-			if op.Callee != nil {
-				if c >= len(calls) || calls[c] < 0 || calls[c] > fm.Bytes {
-					return fmt.Errorf("%s: the frame of %s does not hold its calls", framesFile, row[2])
-				}
-				fm.Calls[op.ID] = calls[c]
-				c++
-			}
-		}
-		if o != len(offsets) || c != len(calls) {
-			return fmt.Errorf("%s: the frame of %s has too many values", framesFile, row[2])
-		}
-		sm := &r.p.Memory[at[0]].Stages[at[1]]
-		sm.Frames = append(sm.Frames, fm)
-	}
-	return nil
-}
-
 // check compares the seed and the workspaces with their buffers, and what the areas add up to with the classes and the peak.
 func (r *reader) check() error {
 	for s, st := range r.p.Stages {

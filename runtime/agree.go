@@ -1,15 +1,47 @@
 package runtime
 
 import (
-	"fmt"
+	"slices"
 
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/diag"
 )
 
-// setting is something that all ranks of a run must have in common and that the plan does not say.
+// setting is something that all ranks of a run must have in common and that the plan does not say: a value, or the digest of a
+// content.
 type setting struct {
-	what  string
-	value float64
+	what    string
+	value   float64
+	content bool
+}
+
+// readContents notes the digests of all that this process has read, as many on all ranks.
+func (r *runner) readContents() error {
+	add := func(what string, digest uint32) {
+		r.contents = append(r.contents, setting{what, float64(digest), true})
+	}
+	for i, q := range r.plan.Programs {
+		digest := uint32(0)
+		if d := r.datasets[i]; d != nil {
+			digest = d.Digest()
+		}
+		add("the data of block "+q.Name, digest)
+	}
+	inputs := slices.Clone(r.opt.Inputs)
+	for i := range inputs {
+		inputs[i].Name = "" // of its file
+	}
+	add("the inputs", data.Digest(inputs...))
+	add("the first values", r.opt.InitialDigest)
+	checkpoint := uint32(0)
+	if r.resumed != nil {
+		var err error
+		if checkpoint, err = r.resumed.Digest(); err != nil {
+			return err
+		}
+	}
+	add("the checkpoint that the run goes on from", checkpoint)
+	return nil
 }
 
 // settings are as many on all ranks.
@@ -21,27 +53,27 @@ func (r *runner) settings() []setting {
 		return 0
 	}
 	list := []setting{
-		{"the seed", float64(r.opt.Seed)},
-		{"the last step", float64(r.total)},
-		{"the step that the run begins with", float64(r.first)},
-		{"the number of rows of the inputs", float64(r.rows)},
-		{"the mean over micro-batches", flag(r.opt.Reduction == "mean")},
-		{"first values from a file", flag(r.opt.Initial != nil)},
-		{"norms of gradients in the log", flag(r.opt.Norms)},
-		{"the comparison of copies", flag(r.opt.Digests)},
-		{"leaving evaluations out", flag(r.opt.SkipEval)},
-		{"leaving the parameters out", flag(r.opt.SkipParams)},
-		{"a folder for checkpoints", flag(r.opt.Checkpoint.Dir != "")},
-		{"steps between checkpoints", float64(r.opt.Checkpoint.Every)},
+		{what: "the seed", value: float64(r.opt.Seed)},
+		{what: "the last step", value: float64(r.total)},
+		{what: "the step that the run begins with", value: float64(r.first)},
+		{what: "the number of rows of the inputs", value: float64(r.rows)},
+		{what: "the mean over micro-batches", value: flag(r.opt.Reduction == "mean")},
+		{what: "first values from a file", value: flag(r.opt.Initial != nil)},
+		{what: "norms of gradients in the log", value: flag(r.opt.Norms)},
+		{what: "the comparison of copies", value: flag(r.opt.Digests)},
+		{what: "leaving evaluations out", value: flag(r.opt.SkipEval)},
+		{what: "leaving the parameters out", value: flag(r.opt.SkipParams)},
+		{what: "a folder for checkpoints", value: flag(r.opt.Checkpoint.Dir != "")},
+		{what: "steps between checkpoints", value: float64(r.opt.Checkpoint.Every)},
 	}
 	for i, q := range r.plan.Programs {
 		rows := 0
 		if i < len(r.datasets) && r.datasets[i] != nil { // a session has none
 			rows = r.datasets[i].Rows()
 		}
-		list = append(list, setting{fmt.Sprintf("the number of rows of the data of block %s", q.Name), float64(rows)})
+		list = append(list, setting{what: "the number of rows of the data of block " + q.Name, value: float64(rows)})
 	}
-	return list
+	return append(list, r.contents...)
 }
 
 // agree holds that ranks in other processes have the same settings: their processes have been started apart, perhaps on hosts with
@@ -58,7 +90,12 @@ func (r *runner) agree(k *rank) error {
 	}
 	for other, values := range all {
 		for i, s := range list {
-			if values[i] != s.value {
+			switch {
+			case values[i] == s.value:
+			case s.content:
+				return diag.List{diag.Errorf(diag.BadSetting, diag.Range{}, "rank %d and rank %d have read different files for %s", k.number, other, s.what).
+					WithRepair("give all hosts the same files")}
+			default:
 				return diag.List{diag.Errorf(diag.BadSetting, diag.Range{}, "rank %d and rank %d are not of one run: %s is %v for the one and %v for the other", k.number, other, s.what, s.value, values[i]).
 					WithRepair("give all ranks the same flags and the same files")}
 			}

@@ -114,14 +114,17 @@ func (r *runner) meet(k *rank, id int) {
 	id += p.Degree
 	k.world = k.endpoint.Join(transport.Members{ID: id, Ranks: ranks(0, 1, p.NumStages*p.Degree), Values: values})
 	id++
+	if k.replica == 0 {
+		r.openReports(k, id)
+	}
 	if p.Programs[0].Infer {
-		r.openOutlets(k, id)
-		return
+		r.openOutlets(k, id+p.NumStages+len(p.Module.Params))
 	}
-	if k.replica > 0 {
-		return
-	}
-	loss := LossRank(p)
+}
+
+// openReports opens the queues of reports and of parameters. id is the first number that no queue has.
+func (r *runner) openReports(k *rank, id int) {
+	p, loss := r.plan, LossRank(r.plan)
 	queue := func(id, stage, bytes int) transport.End {
 		from := stage * p.Degree
 		if from == loss || k.number != from && k.number != loss {
@@ -137,7 +140,7 @@ func (r *runner) meet(k *rank, id int) {
 			k.reports[s] = &reportLink{End: end, buffers: [][]byte{make([]byte, bytes)}}
 		}
 		for _, sp := range st.Params {
-			if n := sp.Param.Index(); sp.Owner == s {
+			if n := sp.Param.Index(); sp.Owner == s && !r.opt.SkipParams {
 				k.results[n] = queue(id+p.NumStages+n, s, sp.Param.Type.Bytes())
 			}
 		}

@@ -37,8 +37,15 @@ type Options struct {
 	// Initial puts the first value of a parameter, row-major, into values, or returns false: then its initialiser does. It is
 	// asked for the parameters that the ranks of this process hold, one after another. Nil for initialisers only.
 	Initial func(name string, values []float32) (bool, error)
+	// InitialDigest is the same for the same first values of Initial; 0 says nothing of them. See data.Digest.
+	InitialDigest uint32
 	// SkipParams leaves Result.Params empty, which would hold the parameters of all stages.
 	SkipParams bool
+	// Collect gets the parameters at the end instead of Result.Params: next gives one after another, row-major and in the order of
+	// Module.Params, all of which it must take; the elements of one are good until the next is asked for. It is called in the process
+	// with LossRank. No more than one whole parameter is in its memory, or in that of a rank that gives one. An error, also one of a
+	// rank that next waits for, ends the run.
+	Collect func(ctx context.Context, next func() (data.Array, error)) error
 	// Buffers gives first values of buffers of cells by name; the others, and all in a block that generates, have those of the
 	// plan. Bools are u8.
 	Buffers map[string]data.Array
@@ -105,7 +112,7 @@ type Result struct {
 	Seconds  float64 // wall time of the training loop, or of an infer block, data and logging included
 	Evals    []Eval
 	Ranks    []RankResult
-	Params   []Param // by Module.Params; of an infer block those that live in the process of LossRank
+	Params   []Param // by Module.Params, in the process of LossRank; see Options.Collect
 	// Checkpoint is the folder of the last one that was written; "" without.
 	Checkpoint string
 	// Of an infer block: the number of rows, and by stage and result what its ranks have.
@@ -148,6 +155,7 @@ type runner struct {
 	inputs   [][]byte  // of an inference on arrays: all rows of every input
 	rows     int       // of an inference
 	requests *requests // of a generating block
+	contents []setting // of what has been read, to be compared with other processes
 	session  bool      // results are handed out by the stage that computes them
 }
 
@@ -160,6 +168,11 @@ func Run(ctx context.Context, p *plan.Plan, opt Options) (*Result, error) {
 	}
 	if err := r.openCheckpoint(); err != nil {
 		return nil, err
+	}
+	if opt.Transport != nil {
+		if err := r.readContents(); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.openRanks(ctx); err != nil {
 		return nil, err
@@ -214,6 +227,7 @@ func (r *runner) close() {
 // openData opens the dataset of every program and settles how many steps there are.
 func (r *runner) openData() error {
 	r.datasets = make([]*data.Dataset, len(r.plan.Programs))
+	path := "" // of the first program
 	for i, q := range r.plan.Programs {
 		if i > 0 && r.plan.Programs[i-1].Rest == i {
 			r.datasets[i] = r.datasets[i-1]
@@ -242,16 +256,7 @@ func (r *runner) openData() error {
 		if q.Dataset == nil {
 			return badData(diag.BadDataset, "", "block %s has no `dataset`: there is nothing to run on", q.Name)
 		}
-		path := q.Dataset.Path
-		if q.Dataset.Env != "" && r.opt.Getenv != nil {
-			if v := r.opt.Getenv(q.Dataset.Env); v != "" {
-				path = v
-			}
-		}
-		if r.opt.DataPath != "" {
-			path = r.opt.DataPath
-		}
-		spec := data.Spec{Source: q.Dataset.Source, Path: path, Split: q.Dataset.Split, Columns: q.Dataset.Columns}
+		spec := data.Spec{Source: q.Dataset.Source, Path: r.source(q.Dataset), Split: q.Dataset.Split, Columns: q.Dataset.Columns}
 		for _, s := range q.Dataset.Steps {
 			spec.Steps = append(spec.Steps, data.Step(s))
 		}
@@ -259,8 +264,11 @@ func (r *runner) openData() error {
 		if err != nil {
 			return err
 		}
-		if err := fits(q, d, path); err != nil {
+		if err := fits(q, d, spec.Path); err != nil {
 			return err
+		}
+		if i == 0 {
+			path = spec.Path
 		}
 		r.datasets[i] = d
 	}
@@ -274,7 +282,7 @@ func (r *runner) openData() error {
 	rows := r.datasets[0].Rows()
 	r.perEpoch = rows / q.Batch
 	if r.perEpoch == 0 {
-		return badData(diag.BadDataFile, "", "the data of block %s has %d rows, less than %s", q.Name, rows, stepRows(r.plan, "one batch"))
+		return badData(diag.BadDataFile, path, "the data of block %s has %d rows, less than %s", q.Name, rows, stepRows(r.plan, "one batch"))
 	}
 	if !q.Train {
 		return nil
@@ -302,6 +310,19 @@ func stepRows(p *plan.Plan, one string) string {
 	return fmt.Sprintf("the %d batches of %d of a step", p.Accumulate, rows)
 }
 
+// source is where the data of a pipeline lie in this run.
+func (r *runner) source(d *plan.Dataset) string {
+	if r.opt.DataPath != "" {
+		return r.opt.DataPath
+	}
+	if d.Env != "" && r.opt.Getenv != nil {
+		if v := r.opt.Getenv(d.Env); v != "" {
+			return v
+		}
+	}
+	return d.Path
+}
+
 // badData reports data that a run cannot use.
 func badData(code diag.Code, path, format string, args ...any) error {
 	return diag.List{diag.Errorf(code, diag.At(diag.Pos{File: path}), format, args...)}
@@ -321,10 +342,18 @@ func fits(q *plan.Program, d *data.Dataset, path string) error {
 		for _, x := range in.Type.Shape[1:] {
 			m *= x
 		}
-		wantFloat := in.Type.DType == ir.F32
-		if n != m || wantFloat != cols[i].DType.IsFloat() {
-			return badData(diag.BadDataFile, path, "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
-				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, cols[i].DType, ir.ShapeString(cols[i].Shape))
+		wants, has := in.Type.DType == ir.F32, cols[i].DType
+		if n != m || wants != (has == data.F32) || !wants && has.IsFloat() {
+			d := diag.Errorf(diag.BadDataFile, diag.At(diag.Pos{File: path}), "input `%s` of block %s wants rows of %s, column `%s` of the data has rows of %s%s",
+				in.Name, q.Name, ir.Type{DType: in.Type.DType, Shape: in.Type.Shape[1:]}, cols[i].Name, has, ir.ShapeString(cols[i].Shape))
+			if n == m && wants {
+				on := ""
+				if i > 0 {
+					on = fmt.Sprintf(", on = %q", cols[i].Name)
+				}
+				d = d.WithRepair("add a step to the dataset: | cast(f32%s), or | rescale(1/255%s)", on, on)
+			}
+			return diag.List{d}
 		}
 	}
 	return nil
@@ -396,7 +425,7 @@ func (r *runner) openRanks(ctx context.Context) error {
 		}
 		for i, sp := range st.Params {
 			v := k.dense(sp.Param.Type.Elems())
-			if err := r.initial(sp.Param, v); err != nil {
+			if err := r.initial(ctx, sp.Param, v); err != nil {
 				return err
 			}
 			if err := dev.SetParam(i, v); err != nil {
@@ -414,21 +443,24 @@ func (r *runner) openRanks(ctx context.Context) error {
 }
 
 // initial puts the first value of a parameter in this run, row-major, into v.
-func (r *runner) initial(p *ir.Param, v []float32) error {
+func (r *runner) initial(ctx context.Context, p *ir.Param, v []float32) error {
+	if err := ctx.Err(); err != nil {
+		return err // reading may take as long as making them
+	}
 	if r.resumed != nil {
 		return r.resumedValues(p.Name, v)
 	}
-	return r.firstValue(p, v)
+	return r.firstValue(ctx, p, v)
 }
 
 // firstValue is that of a parameter before all training.
-func (r *runner) firstValue(p *ir.Param, v []float32) error {
+func (r *runner) firstValue(ctx context.Context, p *ir.Param, v []float32) error {
 	if r.opt.Initial != nil {
 		if ok, err := r.opt.Initial(p.Name, v); ok || err != nil {
 			return err
 		}
 	}
-	return Initial(p, r.opt.Seed, v)
+	return Initial(ctx, p, r.opt.Seed, v)
 }
 
 // all runs f on every rank. The first error, or panic, stops the others and is returned.

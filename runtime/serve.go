@@ -71,6 +71,7 @@ func Serve(ctx context.Context, p *plan.Plan, opt Options, queue int) (*Session,
 	if queue == 0 {
 		queue = DefaultQueue
 	}
+	opt.SkipParams = true // a session has requests instead of a result
 	s := &Session{
 		r: &runner{plan: p, opt: opt, stop: make(chan struct{}), session: true}, program: q,
 		free: make(chan *request, queue), ended: make(chan struct{}),

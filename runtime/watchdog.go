@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -71,6 +72,7 @@ type Status struct {
 	Actions uint64 // begun so far
 	Doing   string // the one under way
 	For     int    // the rank that it waits for, -1 if it computes
+	Ends    bool   // it does no more than give what there is to who stores it
 	Done    bool   // it has nothing to do
 }
 
@@ -94,14 +96,19 @@ func Stuck(ranks []Status) (stuck bool, text string) {
 	return stuck && len(parts) > 0, strings.Join(parts, "; ")
 }
 
+// ending is in the place of an action when there are no more.
+const ending = math.MaxUint64
+
 // look asks the ranks of this process.
 func (r *runner) look() (all []Status) {
 	for _, k := range r.ranks {
 		s := Status{Rank: k.number, Actions: k.progress.Load(), For: int(k.waitsFor.Load()) - 1, Done: k.finished.Load() || len(k.programs) == 0}
 		if !s.Done {
-			at := k.current.Load()
-			p := k.programs[at>>32]
-			s.Doing = p.actions[at&(1<<32-1)].describe()
+			if at := k.current.Load(); at == ending {
+				s.Doing, s.Ends = "the end of the run", true
+			} else {
+				s.Doing = k.programs[at>>32].actions[at&(1<<32-1)].describe()
+			}
 		}
 		all = append(all, s)
 	}

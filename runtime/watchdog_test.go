@@ -53,7 +53,7 @@ func twoStages(sends bool) *runner {
 	if sends {
 		q.Actions[0] = append(q.Actions[0], plan.Action{Kind: plan.SendForward, Peer: 1})
 	}
-	p := &plan.Plan{NumStages: 2, Degree: 1, ShardSize: 1, Programs: []*plan.Program{q}}
+	p := &plan.Plan{NumStages: 2, Degree: 1, ShardSize: 1, Module: &ir.Module{}, Programs: []*plan.Program{q}}
 	for range 2 {
 		p.Stages = append(p.Stages, &plan.Stage{Areas: areas, Seed: plan.Ref{Area: -1, Item: -1}, Inputs: [][]plan.Ref{nil}})
 	}

@@ -18,20 +18,25 @@ import (
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
-// wide has checkpoints of some hundred kilobytes.
-const wide = `
-train wide {
-    network = Sequential([Dense(4, 200) @stage(0), ReLU() @stage(0), Dense(200, 200) @stage(1), ReLU() @stage(1), Dense(200, 3) @stage(1)])
+// endless is a training that does not end by itself.
+const endless = `
+const width = 24
+
+train endless {
+    network = Sequential([Dense(4, width) @stage(0), ReLU() @stage(0), Dropout(0.1) @stage(1), Dense(width, width) @stage(1), ReLU() @stage(1), Dense(width, 3) @stage(1)])
     loss = CrossEntropyLoss()
     optimizer = Adam(lr = 0.001)
     input x: f32[8, 4]
     input label: i32[8]
     micro_batch_num = 2
     optimizer_shard = { level: 1, threshold: 1 }
-    epochs = 1000000
+    epochs = 1000000000
     dataset = npz("data.npz") | batch(8)
 }
 `
+
+// wide is the same with checkpoints of some hundred kilobytes.
+var wide = strings.Replace(endless, "width = 24", "width = 200", 1)
 
 // folderWith goes to a new folder with a program and data.npz for it.
 func folderWith(t *testing.T, name, program string) {
@@ -172,7 +177,7 @@ func TestBeyondFloat32(t *testing.T) {
 	}{{3.4e38, 0}, {math.Inf(-1), 0}, {1e39, 1}, {-1e300, 1}} {
 		w, x := doubles("weight", []int{1, 2}, 1, c.value), doubles("x", []int{1, 2}, 0, c.value)
 		ones := data.NewFloat32("x", []int{1, 2}, []float32{1, 1})
-		for _, err := range []error{data.WriteNPZ("w.npz", []data.Array{w}), data.WriteSafetensors("w.safetensors", []data.Array{w}), data.WriteNPY("x.npy", x), data.WriteNPY("ones.npy", ones)} {
+		for _, err := range []error{data.WriteNPZ("w.npz", []data.Array{w}), data.WriteSafetensors("w.safetensors", []data.Array{w}), data.WriteNPY(t.Context(), "x.npy", x), data.WriteNPY(t.Context(), "ones.npy", ones)} {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,23 +17,6 @@ import (
 	"github.com/ppc-lang/ppc/runtime/checkpoint"
 )
 
-// endless is a training that does not end by itself.
-const endless = `
-const width = 24
-
-train endless {
-    network = Sequential([Dense(4, width) @stage(0), ReLU() @stage(0), Dropout(0.1) @stage(1), Dense(width, width) @stage(1), ReLU() @stage(1), Dense(width, 3) @stage(1)])
-    loss = CrossEntropyLoss()
-    optimizer = Adam(lr = 0.001)
-    input x: f32[8, 4]
-    input label: i32[8]
-    micro_batch_num = 2
-    optimizer_shard = { level: 1, threshold: 1 }
-    epochs = 1000000000
-    dataset = npz("data.npz") | batch(8)
-}
-`
-
 // eachForm tries ways to run ranks.
 func eachForm(t *testing.T, list []faults.Form, try func(t *testing.T, f faults.Form)) {
 	t.Helper()

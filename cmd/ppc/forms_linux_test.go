@@ -158,8 +158,8 @@ func formsFolder(t *testing.T) {
 	for _, err := range []error{
 		data.WriteNPZ("spike.npz", []data.Array{data.NewFloat32("x", []int{36, 4}, spike)}),
 		os.WriteFile("all.pp", []byte(all), 0o600), os.WriteFile("two.pp", []byte(two), 0o600), os.WriteFile("still.pp", []byte(still), 0o600), writeRows("data.npz", 20),
-		data.WriteNPY("prompts.npy", ints([]int{11, 4}, prompts)), data.WriteNPY("ids.npy", ints([]int{24, 1}, tokens)),
-		data.WriteNPY("floats.npy", data.NewFloat32("x", []int{24, 4}, floats)),
+		data.WriteNPY(t.Context(), "prompts.npy", ints([]int{11, 4}, prompts)), data.WriteNPY(t.Context(), "ids.npy", ints([]int{24, 1}, tokens)),
+		data.WriteNPY(t.Context(), "floats.npy", data.NewFloat32("x", []int{24, 4}, floats)),
 	} {
 		if err != nil {
 			t.Fatal(err)

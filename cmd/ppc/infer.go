@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -155,13 +156,13 @@ type outputJSON struct {
 }
 
 // inferred stores the results of an infer block and says which rank has what.
-func (a *app) inferred(p *plan.Plan, in *inference, r *runtime.Result) error {
+func (a *app) inferred(ctx context.Context, p *plan.Plan, in *inference, r *runtime.Result) error {
 	q := p.Programs[0]
 	for k, f := range in.files {
 		if f == "" {
 			continue
 		}
-		if err := data.WriteNPY(f, *r.Outputs[q.Outputs[k].Stage][k].Array); err != nil {
+		if err := data.WriteNPY(ctx, f, *r.Outputs[q.Outputs[k].Stage][k].Array); err != nil {
 			return cannotWrite(f, err)
 		}
 	}

@@ -98,7 +98,11 @@ func (a *app) launch(ctx context.Context, c *cli.Command) error {
 		case compiles:
 			return usagef("-emit is about a bundle, which the hosts share: run `ppc compile` first")
 		}
-		_, err := io.WriteString(a.out, emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, name)...)))
+		text := emit(p.Name, ranks, append([]string{"ppc"}, workerArguments(c, name)...))
+		if a.json {
+			return a.printJSON(map[string]any{"text": text})
+		}
+		_, err := io.WriteString(a.out, text)
 		return err
 	}
 	if c.String("device") == "cpu" {
@@ -184,7 +188,11 @@ const itself = "/proc/self/exe"
 // workerArguments are the command line of a worker: what has been given for the run. What was given for the compiler is in the bundle.
 func workerArguments(c *cli.Command, bundle string) []string {
 	args := []string{"worker"}
-	for _, f := range slices.Concat(runFlags(), inferFlags(), []cli.Flag{&cli.StringFlag{Name: "seed"}, &cli.BoolFlag{Name: "json"}}) {
+	pass := slices.Concat(runFlags(), inferFlags(), []cli.Flag{&cli.StringFlag{Name: "seed"}})
+	if !c.IsSet("emit") { // which -json is about then
+		pass = append(pass, &cli.BoolFlag{Name: "json"})
+	}
+	for _, f := range pass {
 		switch n := f.Names()[0]; v := c.Value(n).(type) {
 		case []string:
 			for _, x := range v {

@@ -76,6 +76,9 @@ func usagef(format string, args ...any) error {
 func failed(err error) error {
 	var list diag.List
 	var saved *runtime.Preempted
+	if _, ok := errors.AsType[*failure](err); ok {
+		return err // of what this command does in the run
+	}
 	switch {
 	case errors.As(err, &saved):
 		list = diag.List{diag.Errorf(diag.RunFailed, diag.Range{}, "%v", saved).

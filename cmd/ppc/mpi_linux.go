@@ -47,7 +47,7 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 			a.show(ppc.Diagnostics(f), false) // mpirun shows nothing more when the first one has ended
 		}
 		if !tells {
-			deadline *= 10 // the one that does may be storing what there is
+			deadline *= storing
 		}
 		defer a.giveUp(deadline, "others do not come to the end of the run").Stop()
 		if err := world.Finish(); err != nil {
@@ -83,9 +83,13 @@ func (a *app) workUnderMPI(ctx context.Context, c *cli.Command) error {
 		}
 	}
 	a.show(ppc.Diagnostics(f), f.code == 2)
+	time.Sleep(time.Second / 10) // mpirun may forget what it has not shown yet
 	world.Abort(f.code)
 	return err
 }
+
+// storing is how many deadlines others wait for the rank that tells of the run, and stores what there is.
+const storing = 10
 
 // longestStart is what ranks get at least to find each other: MPI takes its time for that, on a busy machine or many.
 const longestStart = 10 * time.Second
@@ -148,7 +152,7 @@ func (a *app) rankUnderMPI(ctx context.Context, c *cli.Command, world *mpi.Ranks
 	log := bufio.NewWriterSize(f, 1<<16)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0}
+	one := &member{transport: world, tells: rank == runtime.LossRank(p), log: log, helps: rank > 0, hosts: true}
 	one.watch = func(look func() []runtime.Status) { go watchAlone(ctx, look, c.Duration("deadline"), stop) }
 	if a.out.w = log; one.tells {
 		a.out.w = &told{log: log, show: os.Stdout}
@@ -179,15 +183,19 @@ func watchAlone(ctx context.Context, look func() []runtime.Status, deadline time
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			waits, text := runtime.Stuck(look())
-			actions := uint64(0)
-			for _, s := range look() {
+			all := look()
+			waits, text := runtime.Stuck(all)
+			actions, limit := uint64(0), deadline
+			for _, s := range all {
 				actions += s.Actions
+				if s.Ends {
+					limit = storing * deadline
+				}
 			}
 			if !waits || actions != last {
 				last, since = actions, now
-			} else if now.Sub(since) >= deadline {
-				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", deadline, text)})
+			} else if now.Sub(since) >= limit {
+				stop(&nothingCame{fmt.Errorf("nothing has come for %s: %s", limit, text)})
 				return
 			}
 		}

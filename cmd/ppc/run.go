@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/ppc-lang/ppc"
+	"github.com/ppc-lang/ppc/data"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
 	"github.com/ppc-lang/ppc/runtime/device"
@@ -108,6 +109,7 @@ type member struct {
 	transport transport.Transport
 	tells     bool // of steps and results, and stores them: one of the processes does
 	helps     bool // another process has locked the folder for checkpoints
+	hosts     bool // others may be on other hosts, with other files
 	log       io.Writer
 	watch     func(look func() []runtime.Status)
 	save      <-chan struct{} // closed when another process wants the run to save and end
@@ -189,6 +191,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			return wrong(err)
 		}
 		o.Initial = w.values
+		if one != nil && one.hosts {
+			if o.InitialDigest, err = w.digest(); err != nil {
+				return wrong(err)
+			}
+		}
 		o.Buffers = firstBuffers(p, f, w.buffers, notice)
 	}
 	if f := c.String("save"); f != "" && tells {
@@ -213,7 +220,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		if st, err := os.Stat(f); err == nil && st.Size() > 0 && o.Checkpoint.Resume != "" {
 			notice(f + ", the log of an earlier run, is written anew from the step that this one begins with")
 		}
-		w, err := os.Create(f)
+		w, err := data.Create(ctx, f)
 		if err != nil {
 			return cannotWrite(f, err)
 		}
@@ -262,6 +269,16 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			logErr = logStep(stepLog, p, s, c.Bool("log-norms"))
 		}
 	}
+	o.Collect = func(ctx context.Context, next func() (data.Array, error)) error {
+		if logErr != nil {
+			return cannotWrite(c.String("log"), logErr)
+		}
+		f := c.String("save")
+		if err := save(ctx, f, p.Module.Params, next); err != nil {
+			return cannotWrite(f, err)
+		}
+		return nil
+	}
 	r, err := runtime.Run(ctx, p, o)
 	if err != nil {
 		return failed(err)
@@ -273,9 +290,6 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return nil
 	}
 	if f := c.String("save"); f != "" {
-		if err := save(f, r.Params); err != nil {
-			return cannotWrite(f, err)
-		}
 		if names := buffers(p); len(names) > 0 {
 			what := "the buffer " + names[0] + " is"
 			if len(names) > 1 {
@@ -288,7 +302,7 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 		return cannotWrite(logs.dir, err)
 	}
 	if in != nil {
-		return a.inferred(p, in, r)
+		return a.inferred(ctx, p, in, r)
 	}
 	return a.report(r, logs)
 }

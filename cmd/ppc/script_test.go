@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -189,7 +190,7 @@ func npy(ts *testscript.TestScript, check bool, args []string) {
 				want.Data = binary.LittleEndian.AppendUint32(want.Data, uint32(k))
 			}
 		}
-		ts.Check(data.WriteNPY(file, want))
+		ts.Check(data.WriteNPY(context.Background(), file, want))
 		return
 	}
 	got, err := data.ReadNPY(file)

@@ -65,7 +65,7 @@ func (a *app) fmtCommand() *cli.Command {
 	return &cli.Command{
 		Name: "fmt", Usage: "lay a model file out", ArgsUsage: "FILE",
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "d", Usage: "do not write; fail if the layout differs"}},
-		Action: func(_ context.Context, c *cli.Command) error {
+		Action: func(ctx context.Context, c *cli.Command) error {
 			name, err := file(c)
 			if err != nil {
 				return err
@@ -84,7 +84,7 @@ func (a *app) fmtCommand() *cli.Command {
 					WithRepair("run `ppc fmt %s`", name)})
 			}
 			if changed {
-				if err := data.ReplaceFile(name, func(w io.Writer) error { _, err := w.Write(out); return err }); err != nil {
+				if err := data.ReplaceFile(ctx, name, func(w io.Writer) error { _, err := w.Write(out); return err }); err != nil {
 					return cannotWrite(name, err)
 				}
 			}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -42,6 +44,7 @@ type weights struct {
 	tensors []data.Tensor
 	buffers []data.Array
 	read    func(name string) (data.Array, error)
+	digest  func() (uint32, error)
 	close   func() error
 }
 
@@ -54,13 +57,13 @@ func openWeights(path string, notice func(string)) (*weights, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &weights{path: path, tensors: s.Tensors, read: s.Read, close: s.Close}, nil
+		return &weights{path: path, tensors: s.Tensors, read: s.Read, digest: s.Digest, close: s.Close}, nil
 	}
 	z, err := data.OpenNPZ(path)
 	if err != nil {
 		return nil, err
 	}
-	return &weights{path: path, tensors: z.Tensors, read: z.Read, close: z.Close}, nil
+	return &weights{path: path, tensors: z.Tensors, read: z.Read, digest: z.Digest, close: z.Close}, nil
 }
 
 func openCheckpoint(path string, notice func(string)) (*weights, error) {
@@ -68,7 +71,7 @@ func openCheckpoint(path string, notice func(string)) (*weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weights{path: path, read: c.Read, close: c.Close}
+	w := &weights{path: path, read: c.Read, digest: c.Digest, close: c.Close}
 	for _, e := range c.Parameters {
 		w.tensors = append(w.tensors, data.Tensor{Name: e.Name, DType: data.F32, Shape: e.Shape})
 	}
@@ -163,14 +166,20 @@ func firstBuffers(p *plan.Plan, name string, arrays []data.Array, notice func(st
 	return out
 }
 
-// save stores the parameters of a result: safetensors if the name says so, else npz.
-func save(name string, params []runtime.Param) error {
-	arrays := make([]data.Array, len(params))
-	for i, x := range params {
-		arrays[i] = data.NewFloat32(x.Name, x.Shape, x.Values)
+// save stores parameters as they come: safetensors if the name says so, else npz.
+func save(ctx context.Context, name string, params []*ir.Param, next func() (data.Array, error)) error {
+	var tensors []data.Tensor
+	for _, q := range params {
+		tensors = append(tensors, data.Tensor{Name: q.Name, DType: data.F32, Shape: q.Type.Shape})
 	}
-	if isSafetensors(name) {
-		return data.WriteSafetensors(name, arrays)
+	elements := func(int) ([]byte, error) {
+		x, err := next()
+		return x.Data, err
 	}
-	return data.WriteNPZ(name, arrays)
+	return data.ReplaceFile(ctx, name, func(w io.Writer) error {
+		if isSafetensors(name) {
+			return data.EncodeSafetensors(w, nil, tensors, elements)
+		}
+		return data.EncodeNPZ(w, tensors, elements)
+	})
 }

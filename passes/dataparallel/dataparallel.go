@@ -153,8 +153,7 @@ func (b *body) operation(op *ir.Op) {
 		}
 	}
 	if !ok {
-		b.list.Add(diag.Errorf(diag.MixesRows, diag.At(op.Pos), "`%s` mixes rows of the batch, which are on %d ranks", op.Kind, b.degree).
-			WithRepair("work within each row before the loss, or use as many devices as stages"))
+		b.list.Add(b.mixes(op))
 		return
 	}
 	attrs := op.Attrs
@@ -174,6 +173,33 @@ func (b *body) operation(op *ir.Op) {
 	for _, r := range op.Results {
 		b.fold[r] = fold
 	}
+}
+
+// mixes is the error of an operation of which the ranks cannot make a part each.
+func (b *body) mixes(op *ir.Op) diag.Diagnostic {
+	joined := slices.IndexFunc(op.Args, func(a ir.ValueID) bool { return b.fold[a] == plan.Summed || b.fold[a] == plan.Averaged })
+	if joined < 0 {
+		return diag.Errorf(diag.MixesRows, diag.At(op.Pos), "`%s` mixes rows of the batch, which are on %d ranks", op.Kind, b.degree).
+			WithRepair("work within each row before the loss, or use as many devices as stages")
+	}
+	a := op.Args[joined]
+	what := "mean"
+	if b.fold[a] == plan.Summed {
+		what = "sum"
+	}
+	whole := slices.ContainsFunc(op.Args, func(a ir.ValueID) bool { return b.fold[a] == plan.Whole })
+	var d diag.Diagnostic
+	if what == "sum" && whole && (op.Kind == ir.Add || op.Kind == ir.Sub || op.Kind == ir.Concat) {
+		d = diag.Errorf(diag.MixesRows, diag.At(op.Pos), "`%s` joins a sum over the rows of the batch, which are on %d ranks, with what each of them has whole: that would count %d times", op.Kind, b.degree, b.degree).
+			WithRepair("take the mean over the rows instead of the sum; or add the value, divided by the number of rows, to each row before the sum")
+	} else {
+		d = diag.Errorf(diag.MixesRows, diag.At(op.Pos), "`%s` needs the %s over all rows of the batch, which are on %d ranks", op.Kind, what, b.degree).
+			WithRepair("only multiples and sums of a %s can follow it: do the rest within each row; or use as many devices as stages", what)
+	}
+	if def := b.From.Value(a).Op; def != nil && def.Pos.IsValid() && def.Pos != op.Pos {
+		d = d.WithNote(diag.At(def.Pos), "the %s is made here", what)
+	}
+	return d
 }
 
 // meetsRows reports whether axis 0 of an operand stands beside the rows of the result.

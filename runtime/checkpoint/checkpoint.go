@@ -122,23 +122,36 @@ func reason(err error) error {
 
 // Steps lists the checkpoints of a folder by number, the highest first, complete or not. A folder that is not there has none.
 func Steps(dir string) ([]int, error) {
+	steps, _, err := numbered(dir)
+	return steps, err
+}
+
+// numbered lists the numbers of what is named step-N in a folder, the highest first: folders, and what is none and so no checkpoint.
+func numbered(dir string) (folders, others []int, err error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, cannotRead(dir, err)
+		return nil, nil, cannotRead(dir, err)
 	}
-	var steps []int
 	for _, e := range list {
 		text, ok := strings.CutPrefix(e.Name(), "step-")
-		if n, err := strconv.Atoi(text); ok && err == nil && n >= 0 && strconv.Itoa(n) == text {
-			steps = append(steps, n)
+		n, err := strconv.Atoi(text)
+		if !ok || err != nil || n < 0 || strconv.Itoa(n) != text {
+			continue
+		}
+		if st, err := os.Stat(filepath.Join(dir, e.Name())); err == nil && !st.IsDir() { // a link may lead to a folder
+			others = append(others, n)
+		} else {
+			folders = append(folders, n)
 		}
 	}
-	slices.Sort(steps)
-	slices.Reverse(steps)
-	return steps, nil
+	for _, list := range [][]int{folders, others} {
+		slices.Sort(list)
+		slices.Reverse(list)
+	}
+	return folders, others, nil
 }
 
 // Find opens a folder step-N, or the highest complete one of a folder. Those above it that are incomplete or damaged are told
@@ -294,6 +307,12 @@ func (f *File) check(path string) error {
 		return damaged(path, "the content of the file is not that of its index: the hashes differ")
 	}
 	return nil
+}
+
+// Digest tells checkpoints apart, by the index, which has the hashes of all files.
+func (c *Checkpoint) Digest() (uint32, error) {
+	text, err := json.Marshal(&c.Index)
+	return data.Digest(data.Array{Data: text}), err
 }
 
 // Read returns a tensor of the checkpoint.

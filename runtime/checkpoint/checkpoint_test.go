@@ -284,3 +284,39 @@ func TestDamagedIndex(t *testing.T) {
 		t.Errorf("only %d of %d are refused", refused, 4*len(text))
 	}
 }
+
+// What has the name of a checkpoint and is no folder is none: it is neither found nor counted among those that stay, and a run does
+// not begin that might have to put one in its place.
+func TestFilesAreNoCheckpoints(t *testing.T) {
+	s := &Store{Dir: t.TempDir(), Keep: 2}
+	for step := 1; step <= 3; step++ {
+		write(t, s, step)
+		if step == 1 {
+			if err := os.WriteFile(s.Path(8), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(s.Path(0), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := names(t, s.Dir); !slices.Equal(got, []string{"step-0", "step-2", "step-3", "step-8"}) {
+		t.Errorf("there are %v", got)
+	}
+	c, err := Find(s.Dir, func(text string) { t.Error(text) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Close(); c.Step != 3 {
+		t.Errorf("step %d is found", c.Step)
+	}
+	if err := s.Prepare(); err == nil || !strings.Contains(err.Error(), "step-8: error E1002: cannot write the checkpoint: it is no folder") {
+		t.Error(err)
+	}
+	if err := os.Symlink(s.Path(3), filepath.Join(s.Dir, "step-9")); err != nil {
+		t.Fatal(err)
+	}
+	if steps, err := Steps(s.Dir); err != nil || !slices.Equal(steps, []int{9, 3, 2}) {
+		t.Error(steps, err)
+	}
+}

@@ -48,7 +48,11 @@ func (s *Store) Prepare() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // another process of the run may clean up
 		return cannotWrite(s.Dir, err)
 	}
-	return nil
+	_, others, err := numbered(s.Dir)
+	if err == nil && len(others) > 0 {
+		return cannotWrite(s.Path(others[0]), errors.New("it is no folder, but has the name of one"))
+	}
+	return err
 }
 
 // Clean removes what a run that was killed or has failed left half-written or half-removed. Nobody may be writing.

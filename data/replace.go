@@ -1,0 +1,88 @@
+package data
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/ppc-lang/ppc/diag"
+)
+
+// ReplaceFile writes a file beside its place and renames it, so that a reader
+// never sees half of it. A link keeps pointing to its file; what is no regular
+// file, such as a device or a pipe, is written to and never replaced: see
+// Create. An existing file keeps its mode.
+func ReplaceFile(ctx context.Context, path string, write func(io.Writer) error) error {
+	err := replaceFile(ctx, path, write)
+	if err != nil {
+		return diag.Errorf(diag.CannotWrite, diag.At(diag.Pos{File: path}), "cannot write: %v", reason(err))
+	}
+	return nil
+}
+
+func replaceFile(ctx context.Context, path string, write func(io.Writer) error) (err error) {
+	mode := fs.FileMode(0o644)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if st, err := os.Lstat(path); err == nil {
+		if !st.Mode().IsRegular() {
+			return writeThrough(ctx, path, write)
+		}
+		mode = st.Mode().Perm()
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buffered := bufio.NewWriter(f)
+	if err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(mode), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func writeThrough(ctx context.Context, path string, write func(io.Writer) error) error {
+	f, err := Create(ctx, path)
+	if err != nil {
+		return err
+	}
+	buffered := bufio.NewWriter(f)
+	return errors.Join(write(buffered), buffered.Flush(), f.Close())
+}
+
+// Create is os.Create, but for pipes: one that nobody reads, yet or any more, is waited for no longer than ctx lives, neither here
+// nor when it is written to.
+func Create(ctx context.Context, path string) (*os.File, error) {
+	if st, err := os.Stat(path); err != nil || st.Mode()&fs.ModeNamedPipe == 0 {
+		return os.Create(path)
+	}
+	for {
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			context.AfterFunc(ctx, func() { f.SetWriteDeadline(time.Unix(1, 0)) })
+			return f, nil
+		}
+		if !errors.Is(err, syscall.ENXIO) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("nobody reads this pipe: %w", context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
