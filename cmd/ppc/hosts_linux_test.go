@@ -45,9 +45,14 @@ func TestHosts(t *testing.T) {
 
 // Ranks on two hosts give the bits of ranks in one process, and send what they send each other over the cable between them.
 func sameBetweenHosts(t *testing.T, setup faults.Setup) {
-	formsFolder(t)
+	text, err := os.ReadFile("testdata/models/small.pp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folderWith(t, "small.pp", string(text))
+	const width, steps = 512, 4
 	line := func(out string) []string {
-		return []string{"-steps", "2", "-log", out + ".jsonl", "-log-norms", "-save", out + ".npz", "mnist.pp"}
+		return []string{"-set", fmt.Sprintf("width=%d", width), "-log", out + ".jsonl", "-log-norms", "-save", out + ".npz", "small.pp"}
 	}
 	if code, _, stderr := inProcess(append([]string{"run", "-devices", "4"}, line("run")...)...); code != 0 {
 		t.Fatal(stderr)
@@ -71,9 +76,9 @@ func sameBetweenHosts(t *testing.T, setup faults.Setup) {
 	if len(sent) != 2 {
 		t.Fatal(r.Stderr())
 	}
-	// Activations of a step have 32 rows of 512 float32 numbers, and go on to the second host; as many gradients come back.
+	// In a step 8 rows of activations go to the second host, and as many gradients come back.
 	for host, s := range sent {
-		if n, _ := strconv.Atoi(s[1]); n < 2*32*512*4 {
+		if n, _ := strconv.Atoi(s[1]); n < steps*8*width*4 {
 			t.Errorf("host %d has sent %d bytes", host+1, n)
 		}
 	}

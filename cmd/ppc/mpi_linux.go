@@ -231,10 +231,10 @@ func agree(world *mpi.Ranks, rank, ranks int, hashes []byte, deadline time.Durat
 	}
 	all, err := world.Endpoint(rank, late, waiting).Join(everyone).Gather(values)
 	if err == transport.ErrStopped {
-		err = fmt.Errorf("nothing has come for %s: rank %d waits for rank %d to say which program it has", deadline, rank, peer)
+		return failed(fmt.Errorf("nothing has come for %s: rank %d waits for rank %d to say which program it has", deadline, rank, peer))
 	}
 	if err != nil {
-		return failed(err)
+		return failed(fmt.Errorf("rank %d: comparing programs: %w", rank, err))
 	}
 	return differs(all, rank)
 }
