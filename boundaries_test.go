@@ -233,6 +233,16 @@ train t {
 }
 `
 	p := everySchedule(t, Options{Source: []byte(src)})
+	// Ranks that read all rows keep theirs.
+	var outcomes []outcome
+	for _, strategy := range []string{"data_parallel", "full_batch"} {
+		o := Options{File: "t.pp", Devices: 4, Source: []byte(strings.Replace(src, "    micro_batch_num", "    dataset_strategy = "+strategy+"\n    micro_batch_num", 1))}
+		q := compileFile(t, o).Plan
+		outcomes = append(outcomes, train(t, q, runtime.Options{DataPath: rowsFor(t, q)}))
+	}
+	if !outcomes[0].equal(outcomes[1]) {
+		t.Error("with all rows read the outcome is another one")
+	}
 	for _, c := range []struct {
 		column data.Array
 		want   string

@@ -411,7 +411,7 @@ func TestCheckpointsThatDoNotFit(t *testing.T) {
 		{"other states", []string{"    buffer mean: f32[] = zeros()\n", "", "mean = 0.9 * mean + gradient", "mean = gradient"}, "", 0, []string{"`Grad` of the checkpoint has the states [sum, mean], that of the program [sum]"}},
 		{"no loss scale", []string{"loss_scale = { initial: 1024, window: 3 }", ""}, "", 0, []string{"loss scale in one of them only"}},
 		{"other seed", nil, "", 4, []string{"of the seed 3, this run has 4", "-seed 3"}},
-		{"other batch", []string{"i32[8]", "i32[4]", "batch(8)", "batch(4)"}, "", 0, []string{"batches of 8 rows, this run has 4"}},
+		{"other batch", []string{"i32[8]", "i32[4]", "batch(8)", "batch(4)"}, "", 0, []string{"a step of the checkpoint takes 8 rows, one of this run 4"}},
 		{"other data", nil, short, 0, []string{"data with 26 rows, this run has 16"}},
 	}
 	for _, c := range tests {

@@ -14,7 +14,7 @@ import (
 
 // values are what each flag is tried with; "" for one that takes none.
 var values = map[string]string{
-	"stages": "2", "micro": "2", "schedule": "gpipe", "w-lag": "0", "target": "none", "block": "small", "set": "width=4", "layout": "1,1",
+	"stages": "2", "micro": "2", "accumulate": "2", "schedule": "gpipe", "w-lag": "0", "target": "none", "block": "small", "set": "width=4", "layout": "1,1",
 	"unsplit": "", "lazy-inline": "off", "seed": "3", "json": "", "o": "out.bundle", "stats": "", "data": "data.npz", "steps": "1", "epochs": "1",
 	"device": "cpu", "cpu": "generic", "reduction": "mean", "init": "first.npz", "save": "last.npz", "log": "steps.jsonl", "log-norms": "",
 	"check-copies": "", "log-dir": "logs", "deadline": "9s", "devices": "2", "tokens": "3", "checkpoint": "states", "save-every": "1", "keep": "2", "resume": "states", "input": "x.npy", "output": "y.npy", "sweep": "", "to": "list", "layers": "4",
