@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -28,7 +27,7 @@ type end struct {
 
 func (r *Ranks) end(peer, tag int, receives bool, q transport.Queue) *end {
 	e := &end{Ranks: r, peer: peer, tag: int32(tag), receives: receives, slots: make([]slot, q.Outstanding)}
-	if q.Bytes > math.MaxInt32-trailerSize {
+	if q.Bytes > math.MaxInt32 {
 		e.err = fmt.Errorf("a message of %d bytes is too large for MPI", q.Bytes)
 	}
 	return e
@@ -41,46 +40,49 @@ func (e *end) Post(buffers [][]byte) {
 	n := e.posted
 	s := e.slot(n)
 	e.posted++
-	s.buffers = buffers
-	if e.err == nil {
-		e.err = s.describe(e.lib)
-	}
-	if e.err != nil {
-		return
-	}
+	s.arrived, s.buffers = 0, buffers
+	s.parts = [2][]byte{s.pack(!e.receives), s.trailer[:]}
 	call, what := e.lib.irecv, "MPI cannot receive"
 	if !e.receives {
 		call, what = e.lib.isend, "MPI cannot send"
 		binary.LittleEndian.PutUint64(s.trailer[:], n)
 		binary.LittleEndian.PutUint32(s.trailer[8:], s.checksum(e.tag))
 	}
-	e.err = e.lib.failed(what, call(bottom, 1, s.layout, int32(e.peer), e.tag, e.lib.world, &s.request))
+	for i, b := range s.parts {
+		if e.err == nil {
+			e.err = e.lib.failed(what, call(unsafe.Pointer(unsafe.SliceData(b)), int32(len(b)), e.lib.bytes, int32(e.peer), e.tag, e.lib.world, &s.requests[i]))
+		}
+	}
 }
 
 // progress completes the oldest transfers that have arrived or left.
 func (e *end) progress() {
 	for e.done < e.posted && e.err == nil {
 		s := e.slot(e.done)
-		done := int32(0)
-		if e.err = e.lib.failed("MPI cannot transfer a message", e.lib.test(&s.request, &done, unsafe.Pointer(&e.status))); e.err != nil || done == 0 {
-			return
+		for s.arrived < len(s.parts) {
+			done := int32(0)
+			if e.err = e.lib.failed("MPI cannot transfer a message", e.lib.test(&s.requests[s.arrived], &done, unsafe.Pointer(&e.status))); e.err != nil || done == 0 {
+				return
+			}
+			if n := len(s.parts[s.arrived]); e.receives && e.status.bytes != uint64(n) {
+				e.err = fmt.Errorf("a message has %d bytes, not %d", e.status.bytes, n)
+				return
+			}
+			s.arrived++
 		}
 		if e.receives {
 			if e.err = e.check(s); e.err != nil {
 				return
 			}
+			s.unpack()
 		}
-		s.buffers = nil
 		e.done++
 	}
 }
 
 // check looks at the message that has arrived in a slot.
 func (e *end) check(s *slot) error {
-	number := binary.LittleEndian.Uint64(s.trailer[:])
-	switch size := s.size(); {
-	case e.status.bytes != uint64(size+trailerSize):
-		return fmt.Errorf("a message has %d bytes, not %d", max(int(e.status.bytes)-trailerSize, 0), size)
+	switch number := binary.LittleEndian.Uint64(s.trailer[:]); {
 	case binary.LittleEndian.Uint32(s.trailer[8:]) != s.checksum(e.tag):
 		return fmt.Errorf("a message is damaged: its checksum differs")
 	case number != e.done:
@@ -127,77 +129,59 @@ func (e *end) Wait(n uint64) error {
 	return nil
 }
 
-// slot is a transfer under way: the bytes of its buffers and, behind them in the message, a trailer. The library keeps addresses of
-// this memory: Go does not move what is on the heap, and the slot keeps it from being freed.
+// slot is a transfer under way. To MPI it is two messages, the bytes and a trailer: nothing is copied to put the trailer behind the
+// bytes, and from memory in several pieces MPI would move a large message in small ones. The library keeps addresses of this memory: Go
+// does not move what is on the heap, and the slot keeps it from being freed.
 type slot struct {
-	request handle
-	buffers [][]byte
-	trailer [trailerSize]byte
-	// What MPI calls a type: where the parts of a message lie, so that nothing is copied to make one of them. It is made anew when the
-	// buffers are others than the last time.
-	layout      handle
-	laid, parts []part // what the layout is of, and what it has to be of
+	buffers  [][]byte
+	packed   []byte // where several buffers are one message
+	trailer  [trailerSize]byte
+	parts    [2][]byte // the bytes and the trailer
+	requests [2]handle // of parts
+	arrived  int       // of parts: those that have arrived or left
 }
 
-// part is a piece of memory.
-type part struct {
-	at    uintptr
-	bytes int32
+// pack gives the memory of the bytes: the one buffer, or a copy of all.
+func (s *slot) pack(fill bool) []byte {
+	if len(s.buffers) == 1 {
+		return s.buffers[0]
+	}
+	size := 0
+	for _, b := range s.buffers {
+		size += len(b)
+	}
+	if len(s.packed) != size {
+		s.packed = make([]byte, size)
+	}
+	if fill {
+		at := s.packed
+		for _, b := range s.buffers {
+			at = at[copy(at, b):]
+		}
+	}
+	return s.packed
 }
 
-// The trailer of a message is its number in the queue, which counts from 0, and a checksum. Both are little endian.
+// unpack copies what has arrived to the buffers, where there are several.
+func (s *slot) unpack() {
+	if len(s.buffers) == 1 {
+		return
+	}
+	from := s.packed
+	for _, b := range s.buffers {
+		from = from[copy(b, from):]
+	}
+}
+
+// The trailer of a transfer is its number in the queue, which counts from 0, and a checksum. Both are little endian.
 //
 //	0  number
 //	8  checksum  of the tag of the queue, the number and the bytes
 const trailerSize = 12
 
-// bottom has a layout say where the memory is.
-var bottom = unsafe.Pointer(nil)
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (s *slot) size() (bytes int) {
-	for _, b := range s.buffers {
-		bytes += len(b)
-	}
-	return bytes
-}
-
-// checksum is that of the memory of the message.
+// checksum is that of the tag and of all in front of it.
 func (s *slot) checksum(tag int32) uint32 {
-	sum := crc32.Update(uint32(tag), castagnoli, s.trailer[:8])
-	for _, b := range s.buffers {
-		sum = crc32.Update(sum, castagnoli, b)
-	}
-	return sum
+	return crc32.Update(crc32.Update(uint32(tag), castagnoli, s.trailer[:8]), castagnoli, s.parts[0])
 }
-
-// describe makes the layout of the message, unless the one that is there fits.
-func (s *slot) describe(lib *library) error {
-	s.parts = s.parts[:0]
-	for _, b := range s.buffers {
-		if len(b) > 0 {
-			s.parts = append(s.parts, partOf(b))
-		}
-	}
-	s.parts = append(s.parts, partOf(s.trailer[:]))
-	if slices.Equal(s.parts, s.laid) {
-		return nil
-	}
-	s.parts, s.laid = s.laid, s.parts
-	if s.layout != 0 {
-		if err := lib.failed("MPI cannot forget a layout", lib.freeType(&s.layout)); err != nil {
-			return err
-		}
-	}
-	at, lengths := make([]uintptr, len(s.laid)), make([]int32, len(s.laid))
-	for i, p := range s.laid {
-		at[i], lengths[i] = p.at, p.bytes
-	}
-	if err := lib.failed("MPI cannot lay out a message", lib.createType(int32(len(at)), &lengths[0], &at[0], lib.bytes, &s.layout)); err != nil {
-		return err
-	}
-	return lib.failed("MPI cannot lay out a message", lib.commitType(&s.layout))
-}
-
-func partOf(b []byte) part { return part{uintptr(unsafe.Pointer(unsafe.SliceData(b))), int32(len(b))} }

@@ -33,9 +33,6 @@ type library struct {
 	commRank     func(comm handle, rank *int32) int32
 	commSize     func(comm handle, size *int32) int32
 	isend, irecv func(buffer unsafe.Pointer, count int32, datatype handle, peer, tag int32, comm handle, request *handle) int32
-	createType   func(count int32, lengths *int32, at *uintptr, datatype handle, layout *handle) int32
-	commitType   func(layout *handle) int32
-	freeType     func(layout *handle) int32
 	test         func(request *handle, done *int32, status unsafe.Pointer) int32
 	barrier      func(comm handle) int32
 	abort        func(comm handle, code int32) int32
@@ -83,8 +80,7 @@ func load() (*library, error) {
 		name string
 	}{
 		{&l.initThread, "MPI_Init_thread"}, {&l.setHandler, "MPI_Comm_set_errhandler"}, {&l.commRank, "MPI_Comm_rank"}, {&l.commSize, "MPI_Comm_size"},
-		{&l.isend, "MPI_Isend"}, {&l.irecv, "MPI_Irecv"}, {&l.createType, "MPI_Type_create_hindexed"}, {&l.commitType, "MPI_Type_commit"},
-		{&l.freeType, "MPI_Type_free"}, {&l.test, "MPI_Test"}, {&l.barrier, "MPI_Barrier"}, {&l.abort, "MPI_Abort"},
+		{&l.isend, "MPI_Isend"}, {&l.irecv, "MPI_Irecv"}, {&l.test, "MPI_Test"}, {&l.barrier, "MPI_Barrier"}, {&l.abort, "MPI_Abort"},
 		{&l.finalize, "MPI_Finalize"}, {&l.errorString, "MPI_Error_string"},
 	} {
 		at, err := purego.Dlsym(lib, f.name)

@@ -19,8 +19,15 @@ type Ranks struct {
 	spin       time.Duration // for how long a wait polls before it lets others run
 }
 
+// eager is the size up to which Open MPI on one host puts a message where the receiver finds it. A larger one moves only while both
+// sides call MPI, and a rank that computes does not. What mpirun is told comes first: it is in the environment.
+const eager, eagerBytes = "OMPI_MCA_btl_vader_eager_limit", 128 << 10
+
 // Start initialises MPI. rank and size are those of the world. The error wraps ErrMissing if there is no library.
 func Start() (r *Ranks, rank, size int, err error) {
+	if _, told := os.LookupEnv(eager); !told {
+		os.Setenv(eager, strconv.Itoa(eagerBytes))
+	}
 	lib, err := load()
 	if err != nil {
 		return nil, 0, 0, err

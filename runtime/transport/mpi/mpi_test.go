@@ -172,7 +172,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// wrong sends messages that are not what the other rank waits for: shorter, longer, and made of other parts.
+// wrong sends messages that are not what the other rank waits for: shorter, longer, made of other parts, and twice.
 func wrong() error {
 	r, k, _, err := Start()
 	if err != nil {
@@ -194,15 +194,30 @@ func wrong() error {
 			return err
 		}
 	}
+	// Two ends of one queue count for themselves.
+	again := transport.Queue{ID: 10, From: 0, To: 1, Outstanding: 2, Bytes: 1}
+	end := e.End(again)
+	for n := range 2 {
+		if k == 0 {
+			end = e.End(again)
+		}
+		end.Post([][]byte{make([]byte, 1)})
+		if err := end.Wait(uint64(n) * uint64(k)); k == 1 {
+			fmt.Printf("message %d again: %v\n", n, err)
+		} else if err != nil {
+			return err
+		}
+	}
 	return r.Finish()
 }
 
-// A message of another length than the receiver waits for is an error that names the sender.
-func TestWrongLength(t *testing.T) {
+// A message of another length, or with another number, than the receiver waits for is an error that names the sender.
+func TestWrongMessages(t *testing.T) {
 	out := under(t, 2, "wrong")
 	for _, want := range []string{
 		"message 0: from rank 0: a message has 8 bytes, not 12", "message 1: from rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
 		"message 2: from rank 0: a message has 8 bytes, not 12", "message 3: from rank 0: MPI cannot transfer a message: MPI_ERR_TRUNCATE",
+		"message 0 again: <nil>", "message 1 again: from rank 0: message 0 comes instead of 1",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)
