@@ -156,6 +156,7 @@ func (r *reader) phase(stage int, pass ir.Pass, d phaseDoc) (Phase, error) {
 	if ph.Results, err = parseRefs(d.Results); err != nil {
 		return ph, err
 	}
+	parted := r.p.Stages[stage].PartedGradients()
 	fits := func(refs []Ref, values []ir.ValueID) bool {
 		if len(refs) != len(values) {
 			return false
@@ -163,7 +164,7 @@ func (r *reader) phase(stage int, pass ir.Pass, d phaseDoc) (Phase, error) {
 		for i, ref := range refs {
 			t := ph.Func.TypeOf(values[i])
 			if pass == ir.WeightPass {
-				if sp := r.p.Stages[stage].PartedGradient(ref); sp != nil && sp.Param.Type.Equal(t) {
+				if sp := parted[ref]; sp != nil && sp.Param.Type.Equal(t) {
 					continue
 				}
 			}

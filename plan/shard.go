@@ -43,17 +43,17 @@ func (p *Plan) Kept(sp *StageParam, level int) Item {
 	return it
 }
 
-// PartedGradient returns the parameter of which an item is an accumulator that holds a part; nil for any other item.
-func (st *Stage) PartedGradient(r Ref) *StageParam {
+// PartedGradients are the accumulators that hold a part, with their parameters.
+func (st *Stage) PartedGradients() map[Ref]*StageParam {
+	parted := map[Ref]*StageParam{}
 	for i := range st.Params {
-		sp := &st.Params[i]
-		for _, a := range sp.Accumulators {
-			if a == r && sp.Shard >= ShardGradients {
-				return sp
+		if sp := &st.Params[i]; sp.Shard >= ShardGradients {
+			for _, a := range sp.Accumulators {
+				parted[a] = sp
 			}
 		}
 	}
-	return nil
+	return parted
 }
 
 // Gathers reports whether the ranks of the stage, once they have updated their parts of parameters, tell each other.

@@ -29,6 +29,7 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 		for _, sp := range st.Params {
 			ws.packed[sp.Param] = sp.Form != plan.Rows
 		}
+		parted := st.PartedGradients()
 		for _, q := range p.Programs {
 			for _, c := range q.Chunks {
 				if c.Stage != s {
@@ -40,7 +41,7 @@ func Layout(p *plan.Plan, costs *plan.Costs) *plan.Memory {
 						packed := make([]bool, len(ph.Args))
 						for i, r := range ph.Args {
 							packed[i] = st.Areas[r.Area].Items[r.Item].Form != plan.Rows
-							if sp := st.PartedGradient(r); sp != nil {
+							if sp := parted[r]; sp != nil {
 								packed[i] = sp.Form != plan.Rows
 							}
 						}

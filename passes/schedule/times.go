@@ -56,8 +56,9 @@ func met(st *plan.Stage, ph *plan.Phase, seconds func(*plan.StageParam) float64)
 			sum += seconds(&st.Params[i])
 		}
 	})
+	parted := st.PartedGradients()
 	for _, r := range ph.Results {
-		if sp := st.PartedGradient(r); sp != nil {
+		if sp := parted[r]; sp != nil {
 			sum += seconds(sp)
 		}
 	}

@@ -63,6 +63,7 @@ func (f *flattener) phase(ph *plan.Phase, pass ir.Pass) ([]node, error) {
 	if len(ph.Args) != len(ph.Func.Args) || len(ph.Results) != len(ph.Func.Results) {
 		return nil, fmt.Errorf("cpu device: %s has %d arguments and %d results, the plan places %d and %d", ph.Func.Name, len(ph.Func.Args), len(ph.Func.Results), len(ph.Args), len(ph.Results))
 	}
+	parted := f.m.stage.PartedGradients()
 	refs := func(list []plan.Ref, values []ir.ValueID) ([]operand, error) {
 		out := make([]operand, len(list))
 		for i, r := range list {
@@ -70,7 +71,7 @@ func (f *flattener) phase(ph *plan.Phase, pass ir.Pass) ([]node, error) {
 			if err != nil {
 				return nil, err
 			}
-			if sp := f.m.stage.PartedGradient(r); sp != nil && pass == ir.WeightPass {
+			if sp := parted[r]; sp != nil && pass == ir.WeightPass {
 				o.typ, o.form = sp.Param.Type, sp.Form
 			}
 			if want := ph.Func.TypeOf(values[i]); o.typ.DType != want.DType || o.typ.Elems() != want.Elems() {
