@@ -147,7 +147,7 @@ func TestHostProgram(t *testing.T) {
 	}
 	for _, param := range p.Module.Params {
 		values := make([]float32, param.Type.Elems())
-		if err := runtime.Initial(param, p.Seed, values); err != nil {
+		if err := runtime.Initial(t.Context(), param, p.Seed, values); err != nil {
 			t.Fatal(err)
 		}
 		var b []byte
