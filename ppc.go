@@ -42,6 +42,8 @@ type Options struct {
 	Source []byte
 	// Read returns the text of an imported file; nil refuses imports.
 	Read func(name string) ([]byte, error)
+	// Trees spares parsing what earlier calls with the same Trees have parsed; nil parses all.
+	Trees *frontend.Trees
 
 	Block      string            // pipeline block; "" if the file leaves no choice
 	Set        map[string]string // values of constants
@@ -83,7 +85,7 @@ func Compile(ctx context.Context, o Options) (*Result, error) {
 	}
 	spec, list := frontend.Load(o.File, o.Source, frontend.Options{
 		Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Accumulate: o.Accumulate, Seed: o.Seed,
-		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
+		Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Trees: o.Trees, Done: ctx.Done(),
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err

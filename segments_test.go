@@ -3,9 +3,11 @@ package ppc
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ppc-lang/ppc/diag"
 	"github.com/ppc-lang/ppc/passes/check"
 	"github.com/ppc-lang/ppc/plan"
 	"github.com/ppc-lang/ppc/runtime"
@@ -135,6 +137,31 @@ func TestCopiesStayEqual(t *testing.T) {
 		}})
 		if steps != 20 {
 			t.Errorf("%d steps", steps)
+		}
+	}
+}
+
+// Who counts chunks and states them too is told when there is nothing left to count.
+func TestInterleaveBesideSegments(t *testing.T) {
+	const stages = `stage_config = { "0": 0, "1": 1, "2": 0, "3": 1 }`
+	for _, c := range []struct {
+		entries string
+		warned  bool
+	}{
+		{stages + "\n    segment_config = { \"0\": 0, \"1\": 0, \"2\": 1, \"3\": 1 }\n    interleave = true", true},
+		{stages + "\n    segment_config = { \"0\": 0, \"1\": 0, \"2\": 1, \"3\": 1 }", false},
+		{stages + "\n    segment_config = { \"0\": 0, \"1\": 0 }\n    interleave = true", false},
+		{stages + "\n    interleave = true", false},
+	} {
+		src := "train t {\n    network = Sequential([Dense(4, 4), Dense(4, 4), Dense(4, 4), Dense(4, 4)])\n    loss = MSELoss()\n    optimizer = SGD(lr = 0.1)\n" +
+			"    input x: f32[4, 4]\n    input y: f32[4, 4]\n    micro_batch_num = 4\n    " + c.entries + "\n}\n"
+		r := compileFile(t, Options{File: "t.pp", Source: []byte(src)})
+		if n := len(r.Plan.Programs[0].Chunks); n != 4 {
+			t.Errorf("%s: %d chunks", c.entries, n)
+		}
+		warned := slices.ContainsFunc(r.Warnings, func(d diag.Diagnostic) bool { return d.Code == diag.NoEffect && d.Range.Pos.IsValid() })
+		if warned != c.warned {
+			t.Errorf("%s: the warnings are %v", c.entries, r.Warnings)
 		}
 	}
 }

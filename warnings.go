@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/ir"
 	"github.com/ppc-lang/ppc/plan"
 )
 
@@ -64,11 +65,27 @@ func warnings(spec *plan.Spec, p *plan.Plan, o *Options) diag.List {
 			}
 		}
 	}
-	if spec.InterleavePos.IsValid() && spec.Interleave && p.NumStages > 1 && len(p.Programs[0].Chunks) <= p.NumStages {
+	switch {
+	case !spec.InterleavePos.IsValid() || !spec.Interleave || p.NumStages == 1:
+	case len(p.Programs[0].Chunks) <= p.NumStages:
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.InterleavePos), "`interleave` has no effect: every stage has one chunk").
 			WithRepair("stages that go down along the data start further chunks"))
+	case !counted(spec.Entry, map[*ir.Func]bool{}):
+		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.InterleavePos), "`interleave` has no effect: whatever has a stage has a segment, and nothing is left to count").
+			WithRepair("leave `interleave` out"))
 	}
 	return list
+}
+
+// counted reports whether something in a function has a stage, and its segment is not stated.
+func counted(f *ir.Func, seen map[*ir.Func]bool) bool {
+	seen[f] = true
+	for _, op := range f.Ops {
+		if op.Stage >= 0 && op.Segment < 0 || op.Callee != nil && !seen[op.Callee] && counted(op.Callee, seen) {
+			return true
+		}
+	}
+	return false
 }
 
 // uncut lists the parameters that should be shared out by their size and cannot be cut.

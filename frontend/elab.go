@@ -340,7 +340,7 @@ func (v *env) setting(c *constant, literal string) value {
 // loadFile parses a file and, through the read hook, its imports. Files may
 // import each other: names are looked up when they are used.
 func (e *elaborator) loadFile(name string, src []byte) (*fileScope, *syntax.File) {
-	f, list := syntax.ParseUntil(e.opts.Done, name, src)
+	f, list := e.opts.Trees.parse(e.opts.Done, name, src)
 	e.list = append(e.list, list...)
 	scope := &fileScope{name: name, cells: map[string]*class{}, consts: map[string]*constant{}}
 	e.files[name] = scope

@@ -33,6 +33,9 @@ type Options struct {
 	// import joined to the folder of the importing file. nil refuses imports.
 	Read func(name string) ([]byte, error)
 
+	// Trees spares parsing what earlier calls with the same Trees have parsed; nil parses all.
+	Trees *Trees
+
 	// Done, when it is closed, ends the work early with the error `interrupted`; nil never does.
 	Done <-chan struct{}
 }
@@ -59,6 +62,9 @@ func Load(file string, src []byte, opts Options) (*plan.Spec, diag.List) {
 // Check elaborates every pipeline block of a file, or the one that the options
 // name, and returns what there is to say.
 func Check(file string, src []byte, opts Options) diag.List {
+	if opts.Trees == nil {
+		opts.Trees = &Trees{}
+	}
 	e, parsed := open(file, src, opts)
 	if e.list.HasErrors() {
 		return e.list
@@ -85,9 +91,9 @@ func Check(file string, src []byte, opts Options) diag.List {
 	return list.Sorted()
 }
 
-// Blocks names the pipeline blocks of a file, as Options.Block takes them; one without a name cannot be chosen.
-func Blocks(file string, src []byte) []string {
-	f, _ := syntax.Parse(file, src)
+// Blocks names the pipeline blocks of a file, as Options.Block takes them; one without a name cannot be chosen. trees may be nil.
+func Blocks(file string, src []byte, trees *Trees) []string {
+	f, _ := trees.parse(nil, file, src)
 	var names []string
 	if f != nil {
 		for _, b := range f.Blocks {

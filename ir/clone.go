@@ -105,6 +105,7 @@ type Alias struct{ Arg, Result int }
 func (f *Func) AliasOf() []Alias {
 	root := f.Roots()
 	out := make([]Alias, len(f.Results))
+	first := map[ValueID]int{}
 	for i, r := range f.Results {
 		out[i] = Alias{-1, -1}
 		v := root[r]
@@ -112,11 +113,10 @@ func (f *Func) AliasOf() []Alias {
 			out[i].Arg = f.values.at(v).Index
 			continue
 		}
-		for j := range i {
-			if root[f.Results[j]] == v {
-				out[i].Result = j
-				break
-			}
+		if j, ok := first[v]; ok {
+			out[i].Result = j
+		} else {
+			first[v] = i
 		}
 	}
 	return out

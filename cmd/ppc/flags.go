@@ -14,6 +14,7 @@ import (
 
 	"github.com/ppc-lang/ppc"
 	"github.com/ppc-lang/ppc/diag"
+	"github.com/ppc-lang/ppc/frontend"
 )
 
 // compileFlags are those that shape the compiled program.
@@ -42,7 +43,7 @@ func (a *app) options(c *cli.Command, name, target string) (ppc.Options, error) 
 		return ppc.Options{}, err
 	}
 	o := ppc.Options{
-		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) },
+		File: name, Source: src, Read: func(f string) ([]byte, error) { return a.read(f) }, Trees: &frontend.Trees{},
 		Block: c.String("block"), Stages: c.Int("stages"), Devices: c.Int("devices"), Micro: c.Int("micro"), Accumulate: c.Int("accumulate"), Schedule: c.String("schedule"),
 		Target: target, Layout: c.String("layout"), Unsplit: c.Bool("unsplit"), LazyInline: c.String("lazy-inline"), Set: map[string]string{},
 	}

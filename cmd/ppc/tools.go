@@ -29,7 +29,7 @@ func (a *app) checkCommand() *cli.Command {
 			}
 			list := frontend.Check(name, o.Source, frontend.Options{
 				Block: o.Block, Set: o.Set, Stages: o.Stages, Micro: o.Micro, Accumulate: o.Accumulate, Seed: o.Seed,
-				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Done: ctx.Done(),
+				Layout: o.Layout, Unsplit: o.Unsplit, Read: o.Read, Trees: o.Trees, Done: ctx.Done(),
 			})
 			if err := ctx.Err(); err != nil {
 				return failed(err)
@@ -38,7 +38,7 @@ func (a *app) checkCommand() *cli.Command {
 				return wrong(list)
 			}
 			// What only the passes see: stages that go down, too many stages.
-			blocks := frontend.Blocks(name, o.Source)
+			blocks := frontend.Blocks(name, o.Source, o.Trees)
 			if o.Block != "" || len(blocks) == 0 {
 				blocks = []string{o.Block}
 			}

@@ -64,3 +64,46 @@ func TestVerifyShowsTheLine(t *testing.T) {
 		}
 	}
 }
+
+// What differs in a cell of the library is shown where the model has it.
+func TestVerifyShowsTheCall(t *testing.T) {
+	ctx := context.Background()
+	t.Chdir(t.TempDir())
+	if err := writeRows("data.npz", 20); err != nil {
+		t.Fatal(err)
+	}
+	o := ppc.Options{File: "m.pp", Source: []byte(`train m {
+    network = Sequential([Dense(4, 8) @stage(0), Dense(8, 3) @stage(1)])
+    loss = CrossEntropyLoss()
+    optimizer = SGD(lr = 0.1)
+    input x: f32[8, 4]
+    input label: i32[8]
+    dataset = npz("data.npz") | batch(8)
+}
+`)}
+	split, err := ppc.Compile(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Unsplit = true
+	whole, err := ppc.Compile(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := verify.NewReference(ctx, whole.Plan, runtime.Options{Seed: 1, DataPath: "data.npz", Steps: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range split.Plan.Programs[0].Messages {
+		if !m.Backward {
+			m.Tensors = nil
+		}
+	}
+	d, err := r.Compare(ctx, split.Plan)
+	if err != nil || d == nil || d.Op == nil {
+		t.Fatal(d, err)
+	}
+	if x := d.Diagnostic().Error(); !strings.HasPrefix(x, "m.pp:2:15: error E1102: `matmul` of cell `1` is the first") {
+		t.Error(x)
+	}
+}

@@ -1,7 +1,6 @@
 package autodiff
 
 import (
-	"slices"
 	"strconv"
 
 	"github.com/ppc-lang/ppc/ir"
@@ -447,18 +446,16 @@ func (b *builder) call(op *ir.Op, t *triple) {
 		results = b.input.Call(t.input, args, at)
 	}
 	// A value given for several arguments gets one contribution, as when the call is inlined.
+	terms := map[ir.ValueID][]ir.ValueID{}
 	for i, a := range op.Args {
-		if slices.Contains(op.Args[:i], a) {
-			continue
+		if t.gradOf[i] >= 0 {
+			terms[a] = append(terms[a], results[t.gradOf[i]])
 		}
-		var terms []ir.ValueID
-		for j := i; j < len(op.Args); j++ {
-			if op.Args[j] == a && t.gradOf[j] >= 0 {
-				terms = append(terms, results[t.gradOf[j]])
-			}
-		}
-		if len(terms) > 0 {
-			b.given[a] = append(b.given[a], contribution{op.Scope, b.sum(op.Scope, terms)})
+	}
+	for _, a := range op.Args {
+		if list := terms[a]; len(list) > 0 {
+			b.given[a] = append(b.given[a], contribution{op.Scope, b.sum(op.Scope, list)})
+			delete(terms, a)
 		}
 	}
 	if len(t.reads) == 0 {
