@@ -28,7 +28,7 @@ const (
 	inAction   = `[A-Z_]+( of micro-batch \d)?`
 	killed     = "rank 1 has been ended by the signal `killed`; rank 0(: .+: rank 1 has ended| (waits|computes) in " + inAction + `)`
 	outOfOrder = `rank \d: .+: from rank \d: (message \d+ comes instead of \d+|a message has \d+ bytes, not \d+|MPI cannot transfer a message: MPI_ERR_TRUNCATE)`
-	noRoom     = `ck/\.step-\d+\.part.*: error E1002: cannot write the checkpoint: `
+	noRoom     = `ck(/\.step-\d+\.part.*)?: error E1002: cannot write the checkpoint: `
 )
 
 func signal1(s syscall.Signal) func(*faults.Run, []int) error {

@@ -123,7 +123,10 @@ func reason(err error) error {
 // Steps lists the checkpoints of a folder by number, the highest first, complete or not. A folder that is not there has none.
 func Steps(dir string) ([]int, error) {
 	steps, _, err := numbered(dir)
-	return steps, err
+	if err != nil {
+		return nil, cannotRead(dir, err)
+	}
+	return steps, nil
 }
 
 // numbered lists the numbers of what is named step-N in a folder, the highest first: folders, and what is none and so no checkpoint.
@@ -133,7 +136,7 @@ func numbered(dir string) (folders, others []int, err error) {
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, cannotRead(dir, err)
+		return nil, nil, err
 	}
 	for _, e := range list {
 		text, ok := strings.CutPrefix(e.Name(), "step-")

@@ -49,17 +49,20 @@ func (s *Store) Prepare() error {
 		return cannotWrite(s.Dir, err)
 	}
 	_, others, err := numbered(s.Dir)
-	if err == nil && len(others) > 0 {
+	switch {
+	case err != nil:
+		return cannotWrite(s.Dir, err)
+	case len(others) > 0:
 		return cannotWrite(s.Path(others[0]), errors.New("it is no folder, but has the name of one"))
 	}
-	return err
+	return nil
 }
 
 // Clean removes what a run that was killed or has failed left half-written or half-removed. Nobody may be writing.
 func (s *Store) Clean() error {
 	list, err := os.ReadDir(s.Dir)
 	if err != nil {
-		return cannotRead(s.Dir, err)
+		return cannotWrite(s.Dir, err)
 	}
 	for _, e := range list {
 		n := e.Name()
@@ -171,9 +174,12 @@ func (s *Store) Commit(x *Index) error {
 	if err := syncFolder(s.Dir); err != nil {
 		return err
 	}
-	steps, err := Steps(s.Dir)
-	if err != nil || s.Keep == 0 {
-		return err
+	if s.Keep == 0 {
+		return nil
+	}
+	steps, _, err := numbered(s.Dir)
+	if err != nil {
+		return cannotWrite(s.Dir, err)
 	}
 	kept := 0
 	for _, n := range steps {
