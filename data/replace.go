@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -61,8 +60,14 @@ func writeThrough(ctx context.Context, path string, write func(io.Writer) error)
 		return err
 	}
 	buffered := bufio.NewWriter(f)
-	return errors.Join(write(buffered), buffered.Flush(), f.Close())
+	err = errors.Join(write(buffered), buffered.Flush(), f.Close())
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errUnread
+	}
+	return err
 }
+
+var errUnread = errors.New("nobody reads this pipe")
 
 // Create is os.Create, but for pipes: one that nobody reads, yet or any more, is waited for no longer than ctx lives, neither here
 // nor when it is written to.
@@ -81,7 +86,7 @@ func Create(ctx context.Context, path string) (*os.File, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("nobody reads this pipe: %w", context.Cause(ctx))
+			return nil, errUnread
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -274,7 +274,11 @@ func (a *app) train(ctx context.Context, c *cli.Command, p *plan.Plan, one *memb
 			return cannotWrite(c.String("log"), logErr)
 		}
 		f := c.String("save")
-		if err := save(ctx, f, p.Module.Params, next); err != nil {
+		err := save(ctx, f, p.Module.Params, next)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err() // the end of writing to a pipe
+		case err != nil:
 			return cannotWrite(f, err)
 		}
 		return nil
