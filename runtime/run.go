@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -291,7 +292,11 @@ func (r *runner) openData() error {
 	if r.opt.Epochs > 0 {
 		epochs = r.opt.Epochs
 	}
-	r.total = r.perEpoch * max(epochs, 1)
+	epochs = max(epochs, 1)
+	r.total = math.MaxInt
+	if epochs < math.MaxInt/r.perEpoch {
+		r.total = r.perEpoch * epochs
+	}
 	if r.opt.Steps > 0 {
 		r.total = min(r.total, r.opt.Steps)
 	}

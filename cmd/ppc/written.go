@@ -51,6 +51,8 @@ func apart(c *cli.Command, name string) error {
 		for _, f := range w.files {
 			switch {
 			case f == "":
+			case isStdout(f):
+				return usagef("-%s would write into the standard output, which has what the run shows; name a file, or a pipe like >(gzip > FILE)", w.flag)
 			case c.String("checkpoint") != "" && within(f, c.String("checkpoint")):
 				return usagef("-%s would write %s into the folder of -checkpoint, which has checkpoints only", w.flag, f)
 			case rankLog.MatchString(filepath.Base(f)) && within(f, c.String("log-dir")):
@@ -59,6 +61,14 @@ func apart(c *cli.Command, name string) error {
 		}
 	}
 	return nil
+}
+
+// isStdout reports whether a name is that of this process's standard output, unless that is thrown away.
+func isStdout(name string) bool {
+	f, err1 := os.Stat(name)
+	out, err2 := os.Stdout.Stat()
+	null, err3 := os.Stat(os.DevNull)
+	return err1 == nil && err2 == nil && os.SameFile(f, out) && (err3 != nil || !os.SameFile(f, null))
 }
 
 // rankLog is the name of a file that ranks or launch write to -log-dir.
