@@ -43,7 +43,7 @@ var libraries = map[string][]string{
 	"gopkg.in/yaml.v3":                    {"plan"},
 	"gonum.org/v1/gonum":                  {"passes", "frontend", "bench"},
 	"github.com/urfave/cli/v3":            {"cmd/ppc"},
-	"golang.org/x/sys":                    {"runtime/device", "runtime/transport", "codegen/ascend/emulator", "internal/faults"},
+	"golang.org/x/sys":                    {"data", "runtime/device", "runtime/transport", "codegen/ascend/emulator", "internal/faults"},
 	"github.com/ebitengine/purego":        {"runtime/transport"},
 }
 

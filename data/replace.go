@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,7 +16,8 @@ import (
 )
 
 // ReplaceFile writes a file beside its place and renames it, so that a reader
-// never sees half of it. A link keeps pointing to its file; what is no regular
+// never sees half of it, and nothing of it if this process is killed, where
+// the file system can do that. A link keeps pointing to its file; what is no regular
 // file, such as a device or a pipe, is written to and never replaced: see
 // Create. An existing file keeps its mode.
 func ReplaceFile(ctx context.Context, path string, write func(io.Writer) error) error {
@@ -37,21 +39,36 @@ func replaceFile(ctx context.Context, path string, write func(io.Writer) error) 
 		}
 		mode = st.Mode().Perm()
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
+	dir, hidden := filepath.Dir(path), "."+filepath.Base(path)+"."
+	f, err := createUnnamed(dir)
+	unnamed := err == nil
+	if !unnamed {
+		if f, err = os.CreateTemp(dir, hidden+"*"); err != nil {
+			return err
+		}
+		hidden = f.Name()
+	} else {
+		hidden = filepath.Join(dir, hidden+rand.Text())
 	}
 	defer func() {
 		if err != nil {
 			f.Close()
-			os.Remove(f.Name())
+			os.Remove(hidden)
 		}
 	}()
 	buffered := bufio.NewWriter(f)
-	if err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(mode), f.Close()); err != nil {
+	if err = errors.Join(write(buffered), buffered.Flush(), f.Chmod(mode)); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if unnamed {
+		if err = giveName(f, hidden); err != nil {
+			return err
+		}
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(hidden, path)
 }
 
 func writeThrough(ctx context.Context, path string, write func(io.Writer) error) error {
