@@ -416,14 +416,19 @@ func (r *reader) stages() error {
 		it := Item{Name: row[3], Type: t, Form: Form(form)}
 		a.Items = append(a.Items, it)
 		for k, m := range r.p.Memory {
-			o := &m.Stages[at[0]].Offsets[at[1]]
-			*o = append(*o, offsets[k])
-			size := t.Bytes()
-			if m.Device == CPU.Device {
-				size = CPU.ItemBytes(it)
+			bytes := func(it Item) int {
+				if m.Device == CPU.Device {
+					return CPU.ItemBytes(it)
+				}
+				return it.Type.Bytes()
 			}
-			if offsets[k] < 0 || offsets[k] > m.Stages[at[0]].SlotBytes[at[1]]-size || offsets[k]%CPU.Align != 0 {
-				return fmt.Errorf("%s: buffer %s does not fit its area", buffersFile, row[3])
+			o, free := &m.Stages[at[0]].Offsets[at[1]], 0
+			if n := len(*o); n > 0 {
+				free = (*o)[n-1] + bytes(a.Items[n-1])
+			}
+			*o = append(*o, offsets[k])
+			if offsets[k] < free || offsets[k] > m.Stages[at[0]].SlotBytes[at[1]]-bytes(it) || offsets[k]%CPU.Align != 0 {
+				return fmt.Errorf("%s: buffer %s does not fit its area behind the one before it", buffersFile, row[3])
 			}
 		}
 	}
@@ -435,6 +440,11 @@ func (r *reader) parameters() error {
 	if err != nil {
 		return err
 	}
+	type place struct {
+		stage int
+		ref   Ref
+	}
+	taken := map[place]bool{}
 	for _, row := range rows {
 		s, err := strconv.Atoi(row[0])
 		owner, err2 := strconv.Atoi(row[1])
@@ -470,6 +480,10 @@ func (r *reader) parameters() error {
 				if it := r.item(s, ref); it == nil || !it.Type.Equal(want.Type) || it.Form != want.Form {
 					return fmt.Errorf("%s: a buffer of %s does not fit", parametersFile, row[2])
 				}
+				if taken[place{s, ref}] {
+					return fmt.Errorf("%s: a buffer of %s is there twice", parametersFile, row[2])
+				}
+				taken[place{s, ref}] = true
 			}
 		}
 		r.p.Stages[s].Params = append(r.p.Stages[s].Params, sp)
