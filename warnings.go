@@ -53,7 +53,7 @@ func warnings(spec *plan.Spec, p *plan.Plan, o *Options) diag.List {
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.Pos), "with gpipe no weight pass of a batch waits into the round of the next one: the lag of %d has no effect", *lag).
 			WithRepair("-w-lag 0, or -schedule 1f1b"))
 	}
-	if o.Accumulate > 0 && spec.Kind != "train" {
+	if o.Accumulate > 1 && spec.Kind != "train" {
 		list.Add(diag.Warningf(diag.NoEffect, diag.At(spec.Pos), "an %s block has no optimizer: accumulating %d batches has no effect", spec.Kind, o.Accumulate).
 			WithRepair("leave -accumulate out"))
 	}

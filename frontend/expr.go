@@ -11,6 +11,9 @@ import (
 	"github.com/ppc-lang/ppc/ir"
 )
 
+// mostSuggestions: who has that many errors reads the first ones, and to look for the right name takes time by all names.
+const mostSuggestions = 1000
+
 // eval evaluates an expression. A fault is reported where it is found and the
 // result is poison.
 func (v *env) eval(x syntax.Expr) value {
@@ -26,7 +29,9 @@ func (v *env) eval(x syntax.Expr) value {
 			return y
 		}
 		d := diag.Errorf(diag.UnknownName, x.At, "unknown name %q", x.Text)
-		d.Repair = diag.DidYouMean(x.Text, v.visible())
+		if len(v.list) < mostSuggestions {
+			d.Repair = diag.DidYouMean(x.Text, v.visible())
+		}
 		return v.fail(d)
 	case *syntax.Number:
 		return number{rat: x.Value}
