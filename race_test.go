@@ -3,4 +3,4 @@
 package ppc
 
 // stride makes TestReadDamagedBundle try one word of so many only: the race detector makes each try ten times as long.
-const stride = 5
+const stride = 10
